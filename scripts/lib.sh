@@ -1,4 +1,5 @@
-# Shared by the scripts of this folder; sourced, never run. Bash 4 or newer, no other tools than coreutils.
+# Shared by the scripts of this folder; sourced, never run. Needs no other tools than coreutils.
+# shellcheck shell=bash disable=SC2034
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${STEADYRAY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/steadyray}
