@@ -1,0 +1,15 @@
+"""Where Steadyray keeps what it knows on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """STEADYRAY_HOME, else `.steadyray` in the git checkout around the current folder, else in that folder."""
+    if configured := os.environ.get("STEADYRAY_HOME"):
+        return Path(configured).expanduser().absolute()
+    here = Path.cwd()
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+    return root / ".steadyray"

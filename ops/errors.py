@@ -1,0 +1,42 @@
+"""Every expected failure of Steadyray, with what to type next and the exit code it leads to.
+
+Raised by use cases and adapters (which translate library exceptions once), shown by `ops.cli.main`.
+"""
+
+from __future__ import annotations
+
+
+class OpsError(Exception):
+    """A failure that is no bug. `hint` says what to do about it."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(OpsError):
+    """What was asked for makes no sense: an unknown key, a bad value."""
+
+    exit_code = 2
+
+
+class RefusedError(OpsError):
+    """Policy or a missing confirmation says no."""
+
+    exit_code = 3
+
+
+class OpsTimeoutError(OpsError):
+    """It did not happen within the time that was given."""
+
+    exit_code = 4
+
+
+class NotFoundError(OpsError):
+    """There is no cluster, node or run of that name."""
+
+
+class ClusterError(OpsError):
+    """A cluster could not be made, reached or changed."""
