@@ -1,0 +1,300 @@
+"""Reads what is left of a run and puts it together for people: the use case behind `steadyray report`.
+
+It only reads, it works while the run is still going, and it says what it could not read instead of
+failing over it: a report is needed most when something was cut off in the middle. The numbers come from
+`ops.policy.ledger`; `ops.report_summary` shows them on a screen, `ops.report_page` on a page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from steadyray import contract
+from steadyray.contract import Event, EventKind
+
+from ops.policy.ledger import Category, IncidentCost, Ledger, ledger
+from ops.policy.timeline import integer, number, text
+
+EVIDENCE_TAIL_LINES = 40
+"""Of each evidence file the report shows the end, where the reason usually stands."""
+
+EVIDENCE_TAIL_BYTES = 8_000
+
+
+class Reader(Protocol):
+    """The read-only face of a run directory, whatever storage it lies on. Paths as in the contract."""
+
+    def names(self, prefix: str) -> Sequence[str]:
+        """Paths of all files below `prefix`, relative to the run directory, sorted."""
+
+    def read(self, path: str) -> bytes:
+        """The content; raises FileNotFoundError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A run directory in a local or mounted folder."""
+
+    root: Path
+
+    def names(self, prefix: str) -> Sequence[str]:
+        base = self.root / prefix
+        files = (p for p in base.rglob("*") if p.is_file() and not p.name.startswith("."))
+        return sorted(p.relative_to(self.root).as_posix() for p in files)
+
+    def read(self, path: str) -> bytes:
+        return (self.root / path).read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionTaken:
+    time: float
+    incident: str
+    action: str
+    reason: str
+    message: str
+    depth: str = ""
+    budget_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceFile:
+    path: str
+    size: int
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    step: int
+    loss: float
+    attempt: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that the screen and the page show."""
+
+    run: str
+    state: str
+    message: str
+    ledger: Ledger
+    losses: tuple[LossPoint, ...]
+    decisions: tuple[DecisionTaken, ...]
+    evidence: tuple[EvidenceFile, ...]
+    failures: tuple[tuple[int, contract.Failure], ...]
+    progress: contract.Progress | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    model: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+    """What could not be read, in words."""
+
+    @property
+    def accuracy(self) -> tuple[str, float] | None:
+        """The measure of quality to put first: an accuracy on held-out data before any other accuracy."""
+        named = [name for name in self.metrics if "acc" in name.lower()]
+        held_out = [n for n in named if "test" in n.lower()] + [n for n in named if "val" in n.lower()]
+        name = next(iter([*held_out, *named]), None)
+        return None if name is None else (name, self.metrics[name])
+
+
+def read_report(reader: Reader, run: str) -> Report:
+    """Read a run directory. Raises FileNotFoundError if nothing of a run is there."""
+    problems: list[str] = []
+    if not reader.names(""):
+        raise FileNotFoundError(run)
+    events = tuple(_events(reader, problems))
+    spec = _json(reader, contract.SPEC, problems) or {}
+    result = _json(reader, contract.RESULT, problems, needed=False) or {}
+    book = ledger(events)
+    finished = [e.data for e in book.timeline.events if e.kind == EventKind.TRAINING_FINISHED]
+    progress = _progress(reader, book, problems)
+    model = text(finished[-1], "model") if finished else text(result, "model")
+    return Report(
+        run=run,
+        state=book.timeline.state or text(result, "state") or "Running",
+        message=book.timeline.message or text(result, "message"),
+        ledger=book,
+        losses=tuple(
+            LossPoint(step, loss, s.attempt, s.generation)
+            for s in book.timeline.segments
+            for step, loss in s.losses
+        ),
+        decisions=_decisions(book),
+        evidence=tuple(_evidence(reader, problems)),
+        failures=tuple(_failures(reader, problems)),
+        progress=progress,
+        metrics=_metrics(finished, progress, result),
+        model=model,
+        environment=_environment(spec, book),
+        problems=tuple(problems),
+    )
+
+
+# --- reading -----------------------------------------------------------------------------------------
+def _events(reader: Reader, problems: list[str]) -> Iterator[Event]:
+    known = {kind.value for kind in EventKind}
+    damaged = []
+    for path in reader.names("events"):
+        if not path.endswith(".json"):
+            continue
+        try:
+            event = Event.from_json(json.loads(reader.read(path)))
+            sound = isinstance(event.data, dict) and number({"t": event.time}, "t") is not None
+        except (ValueError, TypeError, AttributeError, FileNotFoundError):
+            sound = False
+        if not sound:
+            damaged.append(path)
+        elif event.kind in known:
+            yield event
+    if damaged:
+        more = f" and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        problems.append(
+            f"{damaged[0]}{more} could not be read and is left out: times near it are less exact."
+        )
+
+
+def _json(reader: Reader, path: str, problems: list[str], *, needed: bool = True) -> dict[str, Any] | None:
+    try:
+        data = json.loads(reader.read(path))
+    except FileNotFoundError:
+        if needed:
+            problems.append(f"{path} is missing.")
+        return None
+    except ValueError:
+        problems.append(f"{path} is damaged or cut off.")
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _progress(reader: Reader, book: Ledger, problems: list[str]) -> contract.Progress | None:
+    for attempt in reversed(book.timeline.attempts):
+        data = _json(reader, contract.progress(attempt.number), problems, needed=False)
+        if data is not None and integer(data, "step") is not None:
+            return contract.Progress.from_json(data)
+    return None
+
+
+def _failures(reader: Reader, problems: list[str]) -> Iterator[tuple[int, contract.Failure]]:
+    for path in reader.names("attempts"):
+        parts = PurePosixPath(path).parts
+        if parts[-1] != "failure.json" or len(parts) != 3 or not parts[1].isdigit():
+            continue
+        data = _json(reader, path, problems)
+        if data and text(data, "failure_class"):
+            yield int(parts[1]), contract.Failure.from_json({"message": "", **data})
+
+
+def _evidence(reader: Reader, problems: list[str]) -> Iterator[EvidenceFile]:
+    for path in reader.names("attempts"):
+        if "/evidence/" not in path:
+            continue
+        try:
+            content = reader.read(path)
+        except OSError as error:
+            problems.append(f"{path} could not be read: {error}.")
+            continue
+        lines = content[-EVIDENCE_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
+        yield EvidenceFile(path, len(content), "\n".join(lines[-EVIDENCE_TAIL_LINES:]))
+
+
+# --- putting together --------------------------------------------------------------------------------
+def _decisions(book: Ledger) -> tuple[DecisionTaken, ...]:
+    return tuple(
+        DecisionTaken(
+            time=e.time,
+            incident=e.incident,
+            action=text(e.data, "action"),
+            reason=text(e.data, "reason"),
+            message=text(e.data, "message"),
+            depth=text(e.data, "depth"),
+            budget_left=integer(e.data, "budget_left"),
+        )
+        for e in book.timeline.events
+        if e.kind == EventKind.ACTION_TAKEN
+    )
+
+
+def _metrics(
+    finished: Sequence[Mapping[str, Any]], progress: contract.Progress | None, result: Mapping[str, Any]
+) -> dict[str, float]:
+    sources = [result.get("metrics"), progress.metrics if progress else None]
+    sources += [data.get("metrics") for data in finished]
+    merged = {k: v for source in sources if isinstance(source, dict) for k, v in source.items()}
+    return {str(k): value for k in merged if (value := number(merged, k)) is not None}
+
+
+def _environment(spec: Mapping[str, Any], book: Ledger) -> tuple[tuple[str, str], ...]:
+    """What was asked and where it ran, as pairs for a table."""
+    created = next((e.data for e in book.timeline.events if e.kind == EventKind.RUN_CREATED), {})
+    rows: dict[str, Any] = {**created, **{k: v for k, v in spec.items() if k != "schema"}}
+    rows["clusters"] = ", ".join(dict.fromkeys(a.cluster for a in book.timeline.attempts if a.cluster))
+    hosts = [
+        str(r["host"])
+        for a in book.timeline.attempts
+        for g in a.generations
+        for r in g.ranks
+        if r.get("host")
+    ]
+    rows["hosts"] = ", ".join(dict.fromkeys(hosts))
+    return tuple((key, _plain(value)) for key, value in rows.items() if value not in (None, "", [], {}))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report for machines: keys are stable, times are wall clock seconds, durations seconds."""
+    book = report.ledger
+    return {
+        "run": report.run,
+        "state": report.state,
+        "message": report.message,
+        "start": book.timeline.start,
+        "end": book.timeline.end,
+        "finished": book.timeline.finished,
+        "total_seconds": book.total_seconds,
+        "goodput": book.goodput,
+        "seconds": {c.value: book.seconds[c] for c in Category},
+        "worker_seconds": {c.value: book.worker_seconds[c] for c in Category},
+        "worker_hours": book.worker_hours,
+        "steps": book.steps,
+        "steps_redone": book.steps_redone,
+        "mean_recovery_seconds": book.mean_recovery_seconds,
+        "metrics": report.metrics,
+        "model": report.model,
+        "attempts": [_attempt_json(a) for a in book.timeline.attempts],
+        "incidents": [_incident_json(cost) for cost in book.incidents],
+        "problems": list(report.problems),
+    }
+
+
+def _attempt_json(attempt: Any) -> dict[str, Any]:
+    keys = ("number", "claimed", "running", "ended", "cluster", "submission_id", "status", "failure_class")
+    return {key: getattr(attempt, key) for key in keys} | {
+        "world_sizes": [g.world_size for g in attempt.generations]
+    }
+
+
+def _incident_json(cost: IncidentCost) -> dict[str, Any]:
+    incident = cost.incident
+    keys = (
+        "id", "attempt", "failure_class", "rule", "message", "culprit", "fault_time", "detected", "depth",
+        "action", "false_alarm",
+    )  # fmt: skip
+    return {key: getattr(incident, key) for key in keys} | {
+        "last_good": cost.last_good,
+        "first_new": cost.first_new,
+        "recovery_seconds": cost.recovery_seconds,
+        "steps_lost": cost.steps_lost,
+        "seconds": {c.value: s for c, s in cost.seconds.items()},
+    }
