@@ -1,0 +1,329 @@
+"""Make, find and end a local cluster. Called by `steadyray cluster`, the supervisor (to find it) and the tests.
+
+A cluster is a folder under `home()/clusters/`, a short temporary folder, one keeper process, and Ray's
+processes, all of which carry the cluster's uuid in their environment. Nothing else makes a process ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+from ops import render
+from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, write_json
+from ops.adapters.local_processes import MARKER, ProcessId, end, marked, marker
+from ops.adapters.local_preflight import check as preflight
+from ops.config import home
+from ops.errors import ClusterError, NotFoundError, OpsTimeoutError
+from ops.profile import Profile
+
+UP_SECONDS = 180.0
+"""From the start of the keeper to a head that answers: 6 s quiet, 30 s seen with six neighbours on two cores."""
+
+
+@dataclass(frozen=True)
+class ClusterConnection:
+    """What a client needs to reach a cluster."""
+
+    name: str
+    dashboard_url: str
+    token_file: Path
+    gcs_address: str
+    temp_dir: Path
+    folder: Path
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    def environment(self) -> dict[str, str]:
+        """Variables with which Ray's own clients reach this cluster and no other."""
+        return {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.token_file),
+            "RAY_ADDRESS": self.gcs_address,
+            "RAY_TMPDIR": str(self.temp_dir / HEAD),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What there is of a cluster of some name; `processes` counts those that live."""
+
+    folder: ClusterFolder
+    cluster: dict[str, Any]
+    keeper: ProcessId | None
+    processes: int
+
+
+def folder_of(name: str) -> ClusterFolder:
+    return ClusterFolder(home() / "clusters" / name)
+
+
+def names() -> list[str]:
+    """Clusters that were made and not ended, running or not."""
+    return sorted(path.parent.name for path in (home() / "clusters").glob("*/cluster.json"))
+
+
+def find(name: str) -> Found | None:
+    """What is there of a cluster: None when it was never made or was ended properly."""
+    folder = folder_of(name)
+    try:
+        cluster = folder.cluster()
+    except FileNotFoundError:
+        return None
+    keeper = None
+    with contextlib.suppress(FileNotFoundError):
+        data = json.loads(folder.keeper_file.read_text())
+        process = ProcessId(data["pid"], data["created"])
+        keeper = process if process.alive() else None
+    return Found(folder, cluster, keeper, len(marked(cluster["uuid"])))
+
+
+def connection(name: str) -> ClusterConnection:
+    """How to reach a cluster that was made. Raises NotFoundError when there is none of that name."""
+    folder = folder_of(name)
+    try:
+        return _connection(folder, folder.cluster())
+    except FileNotFoundError:
+        others = ", ".join(names()) or "none"
+        raise NotFoundError(
+            f"no cluster called {name!r} here (there is: {others})", hint="make it with `steadyray cluster up`"
+        ) from None
+
+
+def _connection(folder: ClusterFolder, cluster: dict[str, Any]) -> ClusterConnection:
+    return ClusterConnection(
+        name=cluster["name"],
+        dashboard_url=cluster["address"],
+        token_file=folder.token_file,
+        gcs_address=cluster["gcs_address"],
+        temp_dir=Path(cluster["temp_dir"]),
+        folder=folder.path,
+    )
+
+
+def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> ClusterConnection:
+    """Make the cluster, or return the one that runs; a lost keeper is replaced. Idempotent.
+
+    Raises ClusterError with a hint when it cannot be made; then nothing is left of the attempt.
+    """
+    with _only_one(profile.name):
+        found = find(profile.name)
+        if found is not None and found.processes:
+            return _repaired(found, say)
+        if found is not None:
+            say(f"cleaning up after an earlier cluster {profile.name!r} that ended without `cluster down`")
+            _remove(found)
+        folder = folder_of(profile.name)
+        cluster = _prepare(profile, folder)
+        try:
+            _start_keeper(folder, cluster)
+            _wait_until_it_answers(folder, cluster)
+        except BaseException:  # Ctrl-C as well: nothing half-started stays
+            _remove(Found(folder, cluster, None, 0), keep_logs=True)
+            raise
+        return _connection(folder, cluster)
+
+
+def down(name: str) -> int:
+    """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a crash."""
+    with _only_one(name):
+        found = find(name)
+        return _remove(found) if found else 0
+
+
+def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
+    if found.keeper is None:
+        say(f"the keeper of cluster {found.cluster['name']!r} is gone: starting a new one")
+        found.folder.keeper_file.unlink(missing_ok=True)
+        _start_keeper(found.folder, found.cluster)
+    _wait_until_it_answers(found.folder, found.cluster)
+    return _connection(found.folder, found.cluster)
+
+
+def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
+    """Check the machine, choose ports, write the cluster's files. No process is started here."""
+    preflight(profile, folder.path)
+    cluster_uuid = uuid.uuid4().hex
+    host = node_address(cluster_uuid, 1)
+    gcs_port = profile.head.gcs_port or _free_port(host)
+    dashboard_port = profile.head.dashboard_port or _free_port("127.0.0.1")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.path.chmod(0o700)
+    token = os.open(folder.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(token, "w") as file:
+        file.write(secrets.token_hex(32))
+    (folder.path / "gcs").mkdir(exist_ok=True)
+    folder.nodes.mkdir(exist_ok=True)
+    folder.profile_file.write_text(yaml.safe_dump(profile.model_dump(), sort_keys=False))
+    folder.launcher_file.write_text(render.launcher_yaml(profile))
+    cluster = {
+        "name": profile.name,
+        "profile": str(folder.profile_file),
+        "uuid": cluster_uuid,
+        "address": f"http://127.0.0.1:{dashboard_port}",
+        "gcs_address": f"{host}:{gcs_port}",
+        "token_file": str(folder.token_file),
+        "temp_dir": str(short_temp_dir(cluster_uuid)),
+        "created": time.time(),
+        "floors": {},
+        "head_environment": {
+            **render.head_environment(profile),
+            # Both are fixed ports by default: the second cluster of a machine would have no metrics.
+            "AUTOSCALER_METRIC_PORT": str(_free_port("127.0.0.1")),
+            "DASHBOARD_METRIC_PORT": str(_free_port("127.0.0.1")),
+        },
+        "head_arguments": _head_arguments(profile, folder, host, gcs_port, dashboard_port),
+    }
+    write_json(folder.cluster_file, cluster)
+    return cluster
+
+
+def _head_arguments(profile: Profile, folder: ClusterFolder, host: str, gcs_port: int, dashboard_port: int) -> list[str]:
+    mib = 1024 * 1024
+    return [
+        "--head",
+        f"--port={gcs_port}",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={dashboard_port}",
+        f"--ray-client-server-port={_free_port(host)}",
+        f"--num-cpus={profile.head.cpus}",
+        "--num-gpus=0",
+        f"--memory={profile.head.memory_mib * mib}",
+        f"--object-store-memory={profile.head.object_store_mib * mib}",
+        f"--autoscaling-config={folder.launcher_file}",
+        f"--labels={render.GROUP_LABEL}={HEAD}",
+    ]
+
+
+def short_temp_dir(cluster_uuid: str) -> Path:
+    """Ray's sockets lie below it, and a socket's path may have 107 characters however deep the home is."""
+    return Path(tempfile.gettempdir()) / f"sr-{cluster_uuid[:8]}"
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> None:
+    """Start the keeper in a session of its own, so that it outlives this terminal."""
+    environment = {**os.environ, MARKER: marker(cluster["uuid"], "keeper")}
+    with folder.keeper_log.open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "ops.adapters.local_keeper", str(folder.path)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _wait_until_it_answers(folder: ClusterFolder, cluster: dict[str, Any]) -> None:
+    deadline = time.monotonic() + UP_SECONDS
+    state: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            state = json.loads(folder.keeper_file.read_text())
+        if state.get("state") == "failed":
+            raise ClusterError(f"the head did not start: {state['detail']}", hint=_tail(folder.head_log))
+        if state.get("state") == "running" and answers(_connection(folder, cluster)):
+            return
+        time.sleep(0.05)
+    raise OpsTimeoutError(
+        f"cluster {cluster['name']!r} did not answer within {UP_SECONDS:g} s ({state or 'its keeper wrote nothing'})",
+        hint=f"see {folder.keeper_log} and {folder.head_log}",
+    )
+
+
+def answers(cluster: ClusterConnection) -> bool:
+    """Whether the dashboard answers to our token."""
+    try:
+        response = httpx.get(
+            f"{cluster.dashboard_url}/api/version", headers={"Authorization": f"Bearer {cluster.token}"}, timeout=5
+        )
+    except httpx.HTTPError:
+        return False
+    return response.status_code == 200
+
+
+def _tail(path: Path, lines: int = 8) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return "its last lines:\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    return f"see {path}"
+
+
+def _remove(found: Found, keep_logs: bool = False) -> int:
+    """Keeper first, or it would start the head again; then all that carries the uuid; then the files."""
+    cluster_uuid = found.cluster["uuid"]
+    ended = end(lambda: marked(cluster_uuid, "keeper"), grace_seconds=1.0)
+    ended += end(lambda: marked(cluster_uuid), grace_seconds=2.0)
+    shutil.rmtree(found.cluster["temp_dir"], ignore_errors=True)
+    found.folder.cluster_file.unlink(missing_ok=True)  # last of what `find` reads, first of the rest
+    if keep_logs:
+        for path in (found.folder.path / "gcs", found.folder.nodes):
+            shutil.rmtree(path, ignore_errors=True)
+        found.folder.keeper_file.unlink(missing_ok=True)
+        found.folder.token_file.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(found.folder.path, ignore_errors=True)
+    return ended
+
+
+@contextlib.contextmanager
+def _only_one(name: str) -> Iterator[None]:
+    """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind."""
+    path = home() / "clusters" / f".{name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write to {path.parent}: {error.strerror}",
+            hint="set STEADYRAY_HOME to a folder that you may write to",
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ClusterError(
+                f"another command is making or ending cluster {name!r}", hint="wait for it, then look: steadyray cluster status"
+            ) from None
+        yield
+
+
+def node_records(name: str) -> list[NodeRecord]:
+    return folder_of(name).records()
+
+
+def kill_node(name: str, instance: str) -> int:
+    """End all processes of one node at once, as a machine's crash would; for tests and demonstrations."""
+    cluster_uuid = folder_of(name).cluster()["uuid"]
+    count = 0
+    for process in marked(cluster_uuid, instance):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+            count += 1
+    return count

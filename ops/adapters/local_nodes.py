@@ -1,0 +1,210 @@
+"""The nodes of a local cluster: one small file each, and how a `ray start` for one is put together.
+
+The files are what the provider (in Ray's monitor, which dies with the head), the keeper and the command line
+know in common. Written before the process is started, so that a crash in between leaves a trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.adapters.local_processes import MARKER, ProcessId, marked, marker
+
+HEAD = "head"
+CLUSTER_DIR = "STEADYRAY_CLUSTER_DIR"
+NODE_SITE = Path(__file__).parent / "node_site"
+KEPT_FOLDERS = 8
+"""How many temporary folders of ended nodes stay until `down`, for their logs."""
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node. `raylet` is None until `ray start` has returned; a node lives as long as its raylet."""
+
+    instance: str
+    group: str
+    address: str
+    temp_dir: str
+    started: float
+    tags: dict[str, str]
+    starter: ProcessId | None = None
+    raylet: ProcessId | None = None
+
+    @property
+    def is_head(self) -> bool:
+        return self.group == HEAD
+
+
+@dataclass(frozen=True)
+class ClusterFolder:
+    """Where a cluster keeps what it knows: `<home>/clusters/<name>/`."""
+
+    path: Path
+
+    @property
+    def cluster_file(self) -> Path:
+        return self.path / "cluster.json"
+
+    @property
+    def keeper_file(self) -> Path:
+        return self.path / "keeper.json"
+
+    @property
+    def keeper_log(self) -> Path:
+        return self.path / "keeper.log"
+
+    @property
+    def head_log(self) -> Path:
+        return self.path / "head.log"
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def launcher_file(self) -> Path:
+        return self.path / "launcher.yaml"
+
+    @property
+    def profile_file(self) -> Path:
+        return self.path / "profile.yaml"
+
+    @property
+    def nodes(self) -> Path:
+        return self.path / "nodes"
+
+    def cluster(self) -> dict[str, Any]:
+        """What `up` wrote: name, uuid, addresses, ports. Raises FileNotFoundError."""
+        data: dict[str, Any] = json.loads(self.cluster_file.read_text())
+        return data
+
+    def records(self) -> list[NodeRecord]:
+        found = []
+        for path in sorted(self.nodes.glob("*.json")):
+            with contextlib.suppress(FileNotFoundError):  # removed by somebody else in between
+                found.append(_record(json.loads(path.read_text())))
+        return found
+
+    def record(self, instance: str) -> NodeRecord | None:
+        try:
+            return _record(json.loads((self.nodes / f"{instance}.json").read_text()))
+        except FileNotFoundError:
+            return None
+
+    def save(self, record: NodeRecord) -> NodeRecord:
+        write_json(self.nodes / f"{record.instance}.json", asdict(record))
+        return record
+
+    def forget(self, record: NodeRecord) -> None:
+        """Drop a node that has ended; keep its logs a while."""
+        (self.nodes / f"{record.instance}.json").unlink(missing_ok=True)
+        root = Path(record.temp_dir).parent
+        living = {Path(other.temp_dir).name for other in self.records()}
+        ended = [path for path in _oldest_first(root) if path.name not in living and path.name != HEAD]
+        for path in ended[: max(0, len(ended) - KEPT_FOLDERS)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _oldest_first(root: Path) -> list[Path]:
+    try:
+        return sorted(root.iterdir(), key=lambda path: path.stat().st_mtime)
+    except FileNotFoundError:
+        return []
+
+
+def _record(data: dict[str, Any]) -> NodeRecord:
+    processes = {key: ProcessId(**data[key]) if data[key] else None for key in ("starter", "raylet")}
+    return NodeRecord(**{**data, **processes})
+
+
+def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
+    """Write at once or not at all: readers poll these files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
+    temporary.write_text(json.dumps(data, indent=1))
+    temporary.chmod(mode)
+    temporary.replace(path)
+
+
+def node_address(cluster_uuid: str, number: int) -> str:
+    """A loopback address of the node's own: a *host* to Ray and to training, and no clash of ports.
+
+    Linux answers on all of 127/8; elsewhere nodes share 127.0.0.1. The middle bytes come from the uuid, so two
+    clusters have different ones but for one chance in 60,000, and then their random ports still differ.
+    """
+    if sys.platform != "linux":
+        return "127.0.0.1"
+    return f"127.{int(cluster_uuid[:2], 16) % 254 + 1}.{int(cluster_uuid[2:4], 16)}.{number}"
+
+
+def node_environment(
+    folder: ClusterFolder, cluster: Mapping[str, Any], record: NodeRecord, wanted: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of a node: the caller's without its Ray settings, the profile's, and the marker.
+
+    Ray variables of the caller would change the node unseen (a RAY_ADDRESS, a head's RAY_gcs_storage).
+    """
+    theirs = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "STEADYRAY_"))}
+    ours = {key: value.replace("$" + CLUSTER_DIR, str(folder.path)) for key, value in wanted.items()}
+    return {
+        **theirs,
+        **ours,
+        CLUSTER_DIR: str(folder.path),
+        MARKER: marker(cluster["uuid"], record.instance),
+        "STEADYRAY_GCS_ADDRESS": cluster["gcs_address"],
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(NODE_SITE), theirs.get("PYTHONPATH")])),
+        "RAY_TMPDIR": record.temp_dir,
+        "RAY_CLOUD_INSTANCE_ID": record.instance,
+        "RAY_NODE_TYPE_NAME": record.group,
+    }
+
+
+RAY_START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+ANY_PORTS = (
+    "--node-manager-port=0",
+    "--object-manager-port=0",
+    "--min-worker-port=0",
+    "--max-worker-port=0",
+    "--dashboard-agent-listen-port=0",  # a fixed one held by a neighbour makes every job submission answer 500
+    "--metrics-export-port=0",
+    "--disable-usage-stats",
+)
+
+
+def ray_start(record: NodeRecord, arguments: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `ray start` for a node, in a session of its own so that no terminal signal reaches it.
+
+    Without `--block`: the blocking process holds 40 MB a node, and outlives a raylet that was drained.
+    """
+    command = [
+        *RAY_START,
+        f"--node-ip-address={record.address}",
+        f"--node-name={record.instance}",
+        f"--temp-dir={record.temp_dir}",
+        *ANY_PORTS,
+        *arguments,
+    ]
+    Path(record.temp_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def find_raylet(record: NodeRecord, cluster_uuid: str) -> ProcessId | None:
+    for process in marked(cluster_uuid, record.instance):
+        with contextlib.suppress(Exception):
+            if process.name() == "raylet":
+                return ProcessId.of(process)
+    return None
+
