@@ -27,22 +27,28 @@ class _Strict(BaseModel):
 class Head(_Strict):
     """The node that holds GCS, dashboard and autoscaler."""
 
-    cpus: int = Field(0, ge=0, description="CPUs offered to work; 0 keeps training off the head")
-    memory_mib: int = Field(1024, ge=256, description="memory offered to work, MiB")
-    object_store_mib: int = Field(96, ge=80, description="object store, MiB; Ray refuses less than 75")
-    gcs_port: int = Field(6379, ge=0, le=65535, description="port of the GCS; 0 = any free one")
-    dashboard_port: int = Field(8265, ge=0, le=65535, description="port of dashboard and jobs; 0 = any free one")
+    cpus: int = Field(default=0, ge=0, description="CPUs offered to work; 0 keeps training off the head")
+    memory_mib: int = Field(default=1024, ge=256, description="memory offered to work, MiB")
+    object_store_mib: int = Field(
+        default=96, ge=80, description="object store, MiB; Ray refuses less than 75"
+    )
+    gcs_port: int = Field(default=6379, ge=0, le=65535, description="port of the GCS; 0 = any free one")
+    dashboard_port: int = Field(
+        default=8265, ge=0, le=65535, description="port of dashboard and jobs; 0 = any free one"
+    )
 
 
 class Group(_Strict):
     """Nodes of one shape."""
 
-    cpus: int = Field(1, ge=0, description="CPUs a node offers")
-    gpus: int = Field(0, ge=0, description="GPUs a node offers; emulated as a number where there are none")
-    min: int = Field(0, ge=0, description="nodes kept even when idle")
-    max: int = Field(4, ge=0, description="nodes at most")
-    memory_mib: int = Field(2048, ge=256, description="memory a node offers to work, MiB")
-    object_store_mib: int = Field(128, ge=80, description="object store of a node, MiB")
+    cpus: int = Field(default=1, ge=0, description="CPUs a node offers")
+    gpus: int = Field(
+        default=0, ge=0, description="GPUs a node offers; emulated as a number where there are none"
+    )
+    min: int = Field(default=0, ge=0, description="nodes kept even when idle")
+    max: int = Field(default=4, ge=0, description="nodes at most")
+    memory_mib: int = Field(default=2048, ge=256, description="memory a node offers to work, MiB")
+    object_store_mib: int = Field(default=128, ge=80, description="object store of a node, MiB")
     resources: dict[str, float] = Field(default_factory=dict, description="further Ray resources of a node")
     labels: dict[str, str] = Field(default_factory=dict, description="further Ray labels of a node")
 
@@ -56,26 +62,32 @@ class Group(_Strict):
 class FailureDetection(_Strict):
     """How fast a dead node or worker is seen."""
 
-    period_ms: int = Field(1000, gt=0, description="pause between two health checks, ms")
-    timeout_ms: int = Field(1000, gt=0, description="patience for one answer, ms")
-    failure_threshold: int = Field(3, gt=0, description="misses in a row that make a node dead")
-    initial_delay_ms: int = Field(1000, ge=0, description="pause before a new node's first check, ms")
-    kill_worker_ms: int = Field(300, gt=0, description="what a worker gets to exit before SIGKILL, ms")
+    period_ms: int = Field(default=1000, gt=0, description="pause between two health checks, ms")
+    timeout_ms: int = Field(default=1000, gt=0, description="patience for one answer, ms")
+    failure_threshold: int = Field(default=3, gt=0, description="misses in a row that make a node dead")
+    initial_delay_ms: int = Field(default=1000, ge=0, description="pause before a new node's first check, ms")
+    kill_worker_ms: int = Field(
+        default=300, gt=0, description="what a worker gets to exit before SIGKILL, ms"
+    )
 
 
 class Profile(_Strict):
     """One cluster."""
 
     name: str = Field(pattern=GROUP_NAME, description="name of the cluster")
-    provider: Literal["local"] = Field("local", description="what makes the nodes")
+    provider: Literal["local"] = Field(default="local", description="what makes the nodes")
     head: Head = Head()
     groups: dict[str, Group] = Field(min_length=1, description="node groups by name")
-    idle_seconds: float = Field(60.0, gt=0, description="a node idle for so long goes, s")
-    autoscaler_interval_seconds: int = Field(1, ge=1, description="pause between two autoscaler rounds, s")
+    idle_seconds: float = Field(default=60.0, gt=0, description="a node idle for so long goes, s")
+    autoscaler_interval_seconds: int = Field(
+        default=1, ge=1, description="pause between two autoscaler rounds, s"
+    )
     failure_detection: FailureDetection = FailureDetection()
-    reconnect_seconds: int = Field(120, ge=10, description="how long nodes wait for a lost head, s")
-    job_stop_seconds: int = Field(30, ge=1, description="from a driver's SIGTERM to its SIGKILL, s")
-    head_memory_monitor: bool = Field(False, description="whether Ray's memory monitor runs on the head")
+    reconnect_seconds: int = Field(default=120, ge=10, description="how long nodes wait for a lost head, s")
+    job_stop_seconds: int = Field(default=30, ge=1, description="from a driver's SIGTERM to its SIGKILL, s")
+    head_memory_monitor: bool = Field(
+        default=False, description="whether Ray's memory monitor runs on the head"
+    )
     environment: dict[str, str] = Field(default_factory=dict, description="variables of every Ray process")
 
     @pydantic.field_validator("groups")
@@ -97,15 +109,19 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Profile:
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise UsageError(f"cannot read profile {path}: {error.strerror}", hint="name one with --profile FILE") from error
+        raise UsageError(
+            f"cannot read profile {path}: {error.strerror}", hint="name one with --profile FILE"
+        ) from error
     except yaml.YAMLError as error:
         raise UsageError(f"profile {path} is no YAML: {error}", hint="correct the file") from error
     if not isinstance(data, dict):
         raise UsageError(f"profile {path} is no mapping", hint="start from cluster/profiles/local.yaml")
     try:
-        return Profile.model_validate(_merge(data, overrides or {}))
+        return Profile.model_validate(merge(data, overrides or {}))
     except pydantic.ValidationError as error:
-        raise UsageError(f"profile {path}: {explain(error)}", hint="keys and defaults: ops/profile.py") from error
+        raise UsageError(
+            f"profile {path}: {explain(error)}", hint="keys and defaults: ops/profile.py"
+        ) from error
 
 
 def explain(error: pydantic.ValidationError) -> str:
@@ -137,9 +153,10 @@ def _keys_at(parents: list[str]) -> list[str]:
     return list(model.model_fields)
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` laid over `base`, mapping by mapping; neither is changed."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged

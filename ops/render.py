@@ -1,7 +1,8 @@
 """Render a profile into what a provider reads: today the launcher YAML, by the path every provider will use.
 
-`steadyray cluster render` writes `cluster/rendered/`; CI runs it with `--check`. A running cluster's autoscaler
-reads a live copy of the same text, which differs by nothing but its floors (`steadyray cluster scale`).
+`steadyray cluster render` writes `cluster/rendered/`; CI runs it with `--check`. A running cluster's
+autoscaler reads a live copy of the same text, which differs by nothing but its floors (`steadyray cluster
+scale`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from ops.profile import Profile
 CLUSTER_FOLDER = Path(__file__).resolve().parents[1] / "cluster"
 
 WORKER_RESOURCE = "steadyray_worker"
-"""A resource that every worker node has and the head has not: who asks for a sliver of it is kept off the head."""
+"""A resource that every worker node has and the head has not: who asks for a sliver of it is kept off the
+head."""
 
 WORKER_UNITS = 1000
 """How much of it a node has: slivers of 0.001 and up for drivers, boards and spares."""

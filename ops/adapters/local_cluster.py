@@ -1,4 +1,5 @@
-"""Make, find and end a local cluster. Called by `steadyray cluster`, the supervisor (to find it) and the tests.
+"""Make, find and end a local cluster. Called by `steadyray cluster`, the supervisor (to find it) and the
+tests.
 
 A cluster is a folder under `home()/clusters/`, a short temporary folder, one keeper process, and Ray's
 processes, all of which carry the cluster's uuid in their environment. Nothing else makes a process ours.
@@ -29,14 +30,15 @@ import yaml
 
 from ops import render
 from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, write_json
-from ops.adapters.local_processes import MARKER, ProcessId, end, marked, marker
 from ops.adapters.local_preflight import check as preflight
+from ops.adapters.local_processes import MARKER, ProcessId, end, marked, marker
 from ops.config import home
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError
 from ops.profile import Profile
 
 UP_SECONDS = 180.0
-"""From the start of the keeper to a head that answers: 6 s quiet, 30 s seen with six neighbours on two cores."""
+"""From the start of the keeper to a head that answers: 6 s quiet, 30 s seen with six neighbours on two
+cores."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def connection(name: str) -> ClusterConnection:
     except FileNotFoundError:
         others = ", ".join(names()) or "none"
         raise NotFoundError(
-            f"no cluster called {name!r} here (there is: {others})", hint="make it with `steadyray cluster up`"
+            f"no cluster called {name!r} here (there is: {others})",
+            hint="make it with `steadyray cluster up`",
         ) from None
 
 
@@ -146,7 +149,8 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
 
 
 def down(name: str) -> int:
-    """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a crash."""
+    """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a
+    crash."""
     with _only_one(name):
         found = find(name)
         return _remove(found) if found else 0
@@ -199,7 +203,9 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
     return cluster
 
 
-def _head_arguments(profile: Profile, folder: ClusterFolder, host: str, gcs_port: int, dashboard_port: int) -> list[str]:
+def _head_arguments(
+    profile: Profile, folder: ClusterFolder, host: str, gcs_port: int, dashboard_port: int
+) -> list[str]:
     mib = 1024 * 1024
     return [
         "--head",
@@ -253,7 +259,7 @@ def _wait_until_it_answers(folder: ClusterFolder, cluster: dict[str, Any]) -> No
             return
         time.sleep(0.05)
     raise OpsTimeoutError(
-        f"cluster {cluster['name']!r} did not answer within {UP_SECONDS:g} s ({state or 'its keeper wrote nothing'})",
+        f"cluster {cluster['name']!r} did not answer within {UP_SECONDS:g} s ({state or 'keeper silent'})",
         hint=f"see {folder.keeper_log} and {folder.head_log}",
     )
 
@@ -262,7 +268,9 @@ def answers(cluster: ClusterConnection) -> bool:
     """Whether the dashboard answers to our token."""
     try:
         response = httpx.get(
-            f"{cluster.dashboard_url}/api/version", headers={"Authorization": f"Bearer {cluster.token}"}, timeout=5
+            f"{cluster.dashboard_url}/api/version",
+            headers={"Authorization": f"Bearer {cluster.token}"},
+            timeout=5,
         )
     except httpx.HTTPError:
         return False
@@ -309,7 +317,8 @@ def _only_one(name: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ClusterError(
-                f"another command is making or ending cluster {name!r}", hint="wait for it, then look: steadyray cluster status"
+                f"another command is making or ending cluster {name!r}",
+                hint="wait for it, then look: steadyray cluster status",
             ) from None
         yield
 

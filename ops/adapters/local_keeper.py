@@ -1,8 +1,8 @@
 """The keeper: a small daemon that starts a local cluster's head and starts it again when it has died.
 
 KubeRay does this on Kubernetes; on one machine nobody else would. Run by `local_cluster.up` as
-`python -m ops.adapters.local_keeper FOLDER`, in a session of its own. It must stay small (no Ray, no pydantic:
-12 MB), knows only files, and adopts a living head when it was itself killed and started again.
+`python -m ops.adapters.local_keeper FOLDER`, in a session of its own. It must stay small (no Ray, no
+pydantic: 12 MB), knows only files, and adopts a living head when it was itself killed and started again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,21 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, node_environment, ray_start, write_json
+from ops.adapters.local_nodes import (
+    HEAD,
+    ClusterFolder,
+    NodeRecord,
+    node_address,
+    node_environment,
+    ray_start,
+    write_json,
+)
 from ops.adapters.local_processes import ProcessId, end, marked
 
 logger = logging.getLogger("keeper")
@@ -128,7 +137,7 @@ class Keeper:
     def _end_heads(self) -> None:
         for record in self.folder.records():
             if record.is_head:
-                count = end(lambda instance=record.instance: marked(self.uuid, instance), grace_seconds=1.0)
+                count = end(partial(marked, self.uuid, record.instance), grace_seconds=1.0)
                 logger.info("ended %d processes of head %s", count, record.instance)
                 (self.folder.nodes / f"{record.instance}.json").unlink(missing_ok=True)
 
@@ -148,7 +157,13 @@ class Keeper:
         me = ProcessId.of(psutil.Process())
         write_json(
             self.folder.keeper_file,
-            {"state": state, "detail": detail, "restarts": self.restarts, "pid": me.pid, "created": me.created},
+            {
+                "state": state,
+                "detail": detail,
+                "restarts": self.restarts,
+                "pid": me.pid,
+                "created": me.created,
+            },
         )
 
 

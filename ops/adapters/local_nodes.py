@@ -139,8 +139,8 @@ def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
 def node_address(cluster_uuid: str, number: int) -> str:
     """A loopback address of the node's own: a *host* to Ray and to training, and no clash of ports.
 
-    Linux answers on all of 127/8; elsewhere nodes share 127.0.0.1. The middle bytes come from the uuid, so two
-    clusters have different ones but for one chance in 60,000, and then their random ports still differ.
+    Linux answers on all of 127/8; elsewhere nodes share 127.0.0.1. The middle bytes come from the uuid, so
+    two clusters have different ones but for one chance in 60,000, and then their random ports still differ.
     """
     if sys.platform != "linux":
         return "127.0.0.1"
@@ -175,13 +175,16 @@ ANY_PORTS = (
     "--object-manager-port=0",
     "--min-worker-port=0",
     "--max-worker-port=0",
-    "--dashboard-agent-listen-port=0",  # a fixed one held by a neighbour makes every job submission answer 500
+    # A fixed one that a neighbour holds makes every job submission answer 500.
+    "--dashboard-agent-listen-port=0",
     "--metrics-export-port=0",
     "--disable-usage-stats",
 )
 
 
-def ray_start(record: NodeRecord, arguments: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+def ray_start(
+    record: NodeRecord, arguments: list[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
     """Start `ray start` for a node, in a session of its own so that no terminal signal reaches it.
 
     Without `--block`: the blocking process holds 40 MB a node, and outlives a raylet that was drained.
@@ -197,7 +200,12 @@ def ray_start(record: NodeRecord, arguments: list[str], environment: Mapping[str
     Path(record.temp_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
     with log.open("ab") as output:
         return subprocess.Popen(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
 
 
@@ -207,4 +215,3 @@ def find_raylet(record: NodeRecord, cluster_uuid: str) -> ProcessId | None:
             if process.name() == "raylet":
                 return ProcessId.of(process)
     return None
-

@@ -49,7 +49,7 @@ def _writable(path: Path, hint: str) -> None:
 def _short_enough(temp: str) -> None:
     if len(temp) + SOCKET_PATH_BELOW_TEMP > SOCKET_PATH_LIMIT:
         raise ClusterError(
-            f"the temporary folder {temp} is too deep: Unix sockets below it would pass {SOCKET_PATH_LIMIT} characters",
+            f"the temporary folder {temp} is too deep: its sockets would pass {SOCKET_PATH_LIMIT} characters",
             hint="set TMPDIR to a shorter one, such as TMPDIR=/tmp",
         )
 
@@ -64,10 +64,12 @@ def _port_free(key: str, port: int, hosts: tuple[str, ...]) -> None:
                 probe.bind((host, port))
             except OSError as error:
                 if error.errno == errno.EACCES:
-                    raise ClusterError(f"port {port} ({key}) needs more rights", hint="take one above 1023") from error
+                    raise ClusterError(
+                        f"port {port} ({key}) needs more rights", hint="take one above 1023"
+                    ) from error
                 raise ClusterError(
                     f"port {port} ({key}) is taken{_by_whom(port)}",
-                    hint="end that program, or let the cluster take free ports: steadyray cluster up --free-ports",
+                    hint="end it, or take free ports: steadyray cluster up --free-ports",
                 ) from error
 
 

@@ -1,9 +1,9 @@
 """Find and end the processes of a local Ray node: by a marker in their environment, and by nothing else.
 
-Ray's workers, job supervisors and drivers leave the process group of the `ray start` that made their node, and
-`ray stop` ends every cluster of the machine. A variable in the environment is inherited by all of them and by
-no process of anybody else. Used by the provider (in Ray's monitor), the keeper (which must stay small: nothing
-but psutil is imported here) and `local_cluster`.
+Ray's workers, job supervisors and drivers leave the process group of the `ray start` that made their node,
+and `ray stop` ends every cluster of the machine. A variable in the environment is inherited by all of them
+and by no process of anybody else. Used by the provider (in Ray's monitor), the keeper (which must stay
+small: nothing but psutil is imported here) and `local_cluster`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def _all_marked() -> Iterator[tuple[psutil.Process, str]]:
                 yield process, value
 
 
-def end(find: Callable[[], list[psutil.Process]], grace_seconds: float = 2.0, patience_seconds: float = 15.0) -> int:
+def end(
+    find: Callable[[], list[psutil.Process]], grace_seconds: float = 2.0, patience_seconds: float = 15.0
+) -> int:
     """End what `find` finds: SIGTERM, after `grace_seconds` SIGKILL, again until nothing is found.
 
     Looks again since a process may fork while it is being ended. Returns how many were ended; raises

@@ -1,7 +1,8 @@
 """Ray's node provider for one machine: a node is a set of local processes.
 
-Loaded by Ray's autoscaler (`provider: {type: external}` in the launcher YAML) inside the monitor process on the
-head. It dies with the head and is made anew with it, so all it knows stands in the files of `local_nodes`.
+Loaded by Ray's autoscaler (`provider: {type: external}` in the launcher YAML) inside the monitor process on
+the head. It dies with the head and is made anew with it, so all it knows stands in the files of
+`local_nodes`.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
             }
 
     def terminate_node(self, node_id: str) -> None:
-        """End a worker node. The head is the keeper's: Ray asks for an old head's end after each head restart."""
+        """End a worker node. The head is the keeper's: Ray asks for an old head's end after each head
+        restart."""
         record = self._folder.record(node_id)
         if record is None:
             return
@@ -113,7 +115,11 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
         self._end(record)
 
     def _start(
-        self, node_config: dict[str, Any], tags: dict[str, str], resources: dict[str, float], labels: dict[str, str]
+        self,
+        node_config: dict[str, Any],
+        tags: dict[str, str],
+        resources: dict[str, float],
+        labels: dict[str, str],
     ) -> NodeRecord:
         group = tags[TAG_RAY_USER_NODE_TYPE]
         short = secrets.token_hex(3)
@@ -139,28 +145,32 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
     def _free_address(self) -> str:
         used = {record.address for record in self._folder.records()}
         numbers = range(2, 255)
-        return next((a for n in numbers if (a := node_address(self._uuid, n)) not in used), node_address(self._uuid, 2))
+        return next(
+            (a for n in numbers if (a := node_address(self._uuid, n)) not in used),
+            node_address(self._uuid, 2),
+        )
 
     def _refreshed(self, record: NodeRecord) -> NodeRecord | None:
         """Bring a record up to date; None, and nothing left of the node, when it has ended."""
         if record.is_head:
             return record
         if record.raylet is not None:
-            return record if record.raylet.alive() else self._ended(record, "its raylet has exited")
+            return record if record.raylet.alive() else self._bury(record, "its raylet has exited")
         process = self._starting.get(record.instance)
         starting = process.poll() is None if process else bool(record.starter and record.starter.alive())
         if starting:
             late = time.time() - record.started > START_SECONDS
-            return self._ended(record, "it did not start in time") if late else record
+            return self._bury(record, "it did not start in time") if late else record
         self._starting.pop(record.instance, None)
         raylet = find_raylet(record, self._uuid)
         if raylet is None:
-            return self._ended(record, f"ray start failed, see {record.temp_dir}/start.log")
+            return self._bury(record, f"ray start failed, see {record.temp_dir}/start.log")
         return self._folder.save(replace(record, raylet=raylet))
 
-    def _ended(self, record: NodeRecord, why: str) -> None:
+    def _bury(self, record: NodeRecord, why: str) -> NodeRecord | None:
         logger.warning("node %s is gone: %s", record.instance, why)
         self._end(record)
+        return None
 
     def _end(self, record: NodeRecord) -> None:
         end(lambda: marked(self._uuid, record.instance), grace_seconds=1.0)
@@ -179,15 +189,18 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
 
 def _resource_flags(resources: dict[str, float]) -> list[str]:
     """`ray start` has a flag for some resources and one JSON for the rest."""
-    flags = {"CPU": "num-cpus", "GPU": "num-gpus", "memory": "memory", "object_store_memory": "object-store-memory"}
+    flags = {
+        "CPU": "num-cpus",
+        "GPU": "num-gpus",
+        "memory": "memory",
+        "object_store_memory": "object-store-memory",
+    }
     named = [f"--{flags[key]}={int(value)}" for key, value in resources.items() if key in flags]
     rest = {key: value for key, value in resources.items() if key not in flags}
     return [*named, f"--resources={json.dumps(rest)}"]
 
 
 def _identify(process: subprocess.Popen[bytes]) -> ProcessId | None:
-    import psutil
-
     try:
         return ProcessId.of(psutil.Process(process.pid))
     except psutil.NoSuchProcess:

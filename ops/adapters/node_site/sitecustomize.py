@@ -1,8 +1,8 @@
 """Make Ray's drivers and agents on a local node connect to that node, and not to the head.
 
 On one machine Ray looks for "a raylet on this host" and takes the head's when it sees several. Then a driver
-that runs on a worker node hangs on the head's raylet and dies with the head, and a worker's agent looks for job
-logs in the head's folder (both seen with Ray 2.60). `local_nodes.node_environment` puts this folder on
+that runs on a worker node hangs on the head's raylet and dies with the head, and a worker's agent looks for
+job logs in the head's folder (both seen with Ray 2.60). `local_nodes.node_environment` puts this folder on
 PYTHONPATH of a node's processes; Python imports `sitecustomize` from it at start. Standard library only: it
 runs in users' interpreters too, and must cost nothing where Ray is not imported.
 """
