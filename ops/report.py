@@ -8,14 +8,15 @@ failing over it: a report is needed most when something was cut off in the middl
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from steadyray import contract
 from steadyray.contract import Event, EventKind
 
+from ops.errors import NotFoundError
 from ops.policy.ledger import Category, IncidentCost, Ledger, ledger
 from ops.policy.timeline import integer, number, text
 
@@ -26,28 +27,12 @@ EVIDENCE_TAIL_BYTES = 8_000
 
 
 class Reader(Protocol):
-    """The read-only face of a run directory, whatever storage it lies on. Paths as in the contract."""
+    """The reading half of `ops.ports.RunStore`: a report changes nothing."""
 
-    def names(self, prefix: str) -> Sequence[str]:
-        """Paths of all files below `prefix`, relative to the run directory, sorted."""
+    def list(self, prefix: str = "") -> dict[str, int]:
+        """Paths under a folder with their sizes in bytes."""
 
-    def read(self, path: str) -> bytes:
-        """The content; raises FileNotFoundError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A run directory in a local or mounted folder."""
-
-    root: Path
-
-    def names(self, prefix: str) -> Sequence[str]:
-        base = self.root / prefix
-        files = (p for p in base.rglob("*") if p.is_file() and not p.name.startswith("."))
-        return sorted(p.relative_to(self.root).as_posix() for p in files)
-
-    def read(self, path: str) -> bytes:
-        return (self.root / path).read_bytes()
+    def get(self, path: str) -> bytes | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +90,11 @@ class Report:
 
 
 def read_report(reader: Reader, run: str) -> Report:
-    """Read a run directory. Raises FileNotFoundError if nothing of a run is there."""
+    """Read a run directory. Raises NotFoundError if it is empty, and StoreError."""
     problems: list[str] = []
-    if not reader.names(""):
-        raise FileNotFoundError(run)
+    attempts = _files(reader, "attempts")
+    if not attempts and not _files(reader, "events") and reader.get(contract.SPEC) is None:
+        raise NotFoundError(f"There is no run {run!r}.", hint="See the runs there are: steadyray job list")
     events = tuple(_events(reader, problems))
     spec = _json(reader, contract.SPEC, problems) or {}
     result = _json(reader, contract.RESULT, problems, needed=False) or {}
@@ -127,8 +113,8 @@ def read_report(reader: Reader, run: str) -> Report:
             for step, loss in s.losses
         ),
         decisions=_decisions(book),
-        evidence=tuple(_evidence(reader, problems)),
-        failures=tuple(_failures(reader, problems)),
+        evidence=tuple(_evidence(reader, attempts)),
+        failures=tuple(_failures(reader, attempts, problems)),
         progress=progress,
         metrics=_metrics(finished, progress, result),
         model=model,
@@ -138,18 +124,22 @@ def read_report(reader: Reader, run: str) -> Report:
 
 
 # --- reading -----------------------------------------------------------------------------------------
+def _files(reader: Reader, prefix: str) -> dict[str, int]:
+    """In order, without the partial files that writers rename into place."""
+    listed = reader.list(prefix).items()
+    return {path: size for path, size in sorted(listed) if not PurePosixPath(path).name.startswith(".")}
+
+
 def _events(reader: Reader, problems: list[str]) -> Iterator[Event]:
     known = {kind.value for kind in EventKind}
     damaged = []
-    for path in reader.names("events"):
-        if not path.endswith(".json"):
-            continue
+    for path in _files(reader, "events"):
         try:
-            event = Event.from_json(json.loads(reader.read(path)))
-            sound = isinstance(event.data, dict) and number({"t": event.time}, "t") is not None
-        except (ValueError, TypeError, AttributeError, FileNotFoundError):
-            sound = False
-        if not sound:
+            event = Event.from_json(json.loads(reader.get(path) or b""))
+        except (ValueError, TypeError, AttributeError):
+            damaged.append(path)
+            continue
+        if not isinstance(event.data, dict) or number({"time": event.time}, "time") is None:
             damaged.append(path)
         elif event.kind in known:
             yield event
@@ -161,12 +151,13 @@ def _events(reader: Reader, problems: list[str]) -> Iterator[Event]:
 
 
 def _json(reader: Reader, path: str, problems: list[str], *, needed: bool = True) -> dict[str, Any] | None:
-    try:
-        data = json.loads(reader.read(path))
-    except FileNotFoundError:
+    content = reader.get(path)
+    if content is None:
         if needed:
             problems.append(f"{path} is missing.")
         return None
+    try:
+        data = json.loads(content)
     except ValueError:
         problems.append(f"{path} is damaged or cut off.")
         return None
@@ -181,8 +172,10 @@ def _progress(reader: Reader, book: Ledger, problems: list[str]) -> contract.Pro
     return None
 
 
-def _failures(reader: Reader, problems: list[str]) -> Iterator[tuple[int, contract.Failure]]:
-    for path in reader.names("attempts"):
+def _failures(
+    reader: Reader, paths: Iterable[str], problems: list[str]
+) -> Iterator[tuple[int, contract.Failure]]:
+    for path in paths:
         parts = PurePosixPath(path).parts
         if parts[-1] != "failure.json" or len(parts) != 3 or not parts[1].isdigit():
             continue
@@ -191,17 +184,12 @@ def _failures(reader: Reader, problems: list[str]) -> Iterator[tuple[int, contra
             yield int(parts[1]), contract.Failure.from_json({"message": "", **data})
 
 
-def _evidence(reader: Reader, problems: list[str]) -> Iterator[EvidenceFile]:
-    for path in reader.names("attempts"):
-        if "/evidence/" not in path:
-            continue
-        try:
-            content = reader.read(path)
-        except OSError as error:
-            problems.append(f"{path} could not be read: {error}.")
-            continue
-        lines = content[-EVIDENCE_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
-        yield EvidenceFile(path, len(content), "\n".join(lines[-EVIDENCE_TAIL_LINES:]))
+def _evidence(reader: Reader, paths: Mapping[str, int]) -> Iterator[EvidenceFile]:
+    for path, size in paths.items():
+        content = reader.get(path) if "/evidence/" in path else None
+        if content is not None:
+            lines = content[-EVIDENCE_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
+            yield EvidenceFile(path, size, "\n".join(lines[-EVIDENCE_TAIL_LINES:]))
 
 
 # --- putting together --------------------------------------------------------------------------------

@@ -178,16 +178,12 @@ def _thin(points: list[LossPoint | None]) -> list[LossPoint | None]:
         bucket = [p for p in points[at : at + size] if p is not None]
         if bucket:
             low, high = min(bucket, key=_loss), max(bucket, key=_loss)
-            kept += [low] if low is high else sorted((low, high), key=_step)
+            kept += [p for p in bucket if p is low or p is high]
     return kept
 
 
 def _loss(point: LossPoint) -> float:
     return point.loss
-
-
-def _step(point: LossPoint) -> int:
-    return point.step
 
 
 def _step_of(report: Report, cost: IncidentCost) -> int | None:

@@ -1,0 +1,82 @@
+"""`steadyray report RUN`: what became of a run, on one screen and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from ops import config
+from ops.adapters import run_store
+from ops.errors import NotFoundError, StoreError
+from ops.report import Report, as_json, read_report
+from ops.report_page import render_page
+from ops.report_summary import print_summary
+
+PAGE = "report.html"
+
+
+def report(
+    run: Annotated[str, typer.Argument(help="Name of the run, or the path of a run directory.")],
+    output: Annotated[
+        Literal["table", "json"], typer.Option("-o", "--output", help="Screen for people, or JSON.")
+    ] = "table",
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Where to write the page; otherwise report.html in the run directory."),
+    ] = None,
+    open_: Annotated[
+        Literal["yes", "no"], typer.Option("--open", help="Whether to show the page in a browser.")
+    ] = "no",
+) -> None:
+    """Show how a run went: time line, where the time went, what went wrong, and where the model lies.
+
+    Works while the run is still going, and changes nothing but the page that it writes.
+
+    Examples:
+
+        steadyray report digits
+
+        steadyray report digits -o json | jq .goodput
+    """
+    store = find(run)
+    found = read_report(store, Path(run).name)
+    page = write_page(found, store.url, html)
+    if output == "json":
+        typer.echo(json.dumps({**as_json(found), "page": str(page)}, indent=2, allow_nan=False))
+    else:
+        print_summary(found, Console(), page)
+    if open_ == "yes":
+        webbrowser.open(page.as_uri())
+
+
+def find(run: str) -> run_store.ObStore:
+    """The store of a run given by name or path. Raises NotFoundError with the names that there are."""
+    path = Path(run)
+    if path.name != run and path.is_dir():
+        return run_store.open_store(str(path.parent), path.name)
+    root = config.runs_root()
+    names = run_store.run_names(root)
+    if run not in names:
+        known = ", ".join(names[-10:]) if names else "none yet"
+        raise NotFoundError(f"There is no run {run!r} in {root}.", hint=f"Runs there are: {known}.")
+    return run_store.open_store(root, run)
+
+
+def write_page(found: Report, url: str, html: Path | None = None) -> Path:
+    """Write the page beside the run, or into the current folder where the run lies on remote storage."""
+    beside = Path(f"{found.run}-{PAGE}") if "://" in url else Path(url) / PAGE
+    page = (html or beside).absolute()
+    try:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(render_page(found), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"The report could not be written to {page}: {error.strerror}.",
+            hint=f"Name another place: steadyray report {found.run} --html FILE",
+        ) from error
+    return page
