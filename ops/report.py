@@ -17,8 +17,9 @@ from steadyray import contract
 from steadyray.contract import Event, EventKind
 
 from ops.errors import NotFoundError
+from ops.policy.events import integer, number, text
 from ops.policy.ledger import Category, IncidentCost, Ledger, ledger
-from ops.policy.timeline import integer, number, text
+from ops.policy.timeline import Attempt
 
 EVIDENCE_TAIL_LINES = 40
 """Of each evidence file the report shows the end, where the reason usually stands."""
@@ -266,7 +267,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _attempt_json(attempt: Any) -> dict[str, Any]:
+def _attempt_json(attempt: Attempt) -> dict[str, Any]:
     keys = ("number", "claimed", "running", "ended", "cluster", "submission_id", "status", "failure_class")
     return {key: getattr(attempt, key) for key in keys} | {
         "world_sizes": [g.world_size for g in attempt.generations]

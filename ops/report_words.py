@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from steadyray.contract import Depth, FailureClass
 
+from ops.policy.incidents import Incident
 from ops.policy.ledger import Category, IncidentCost
-from ops.policy.timeline import Incident
 from ops.report import Report
 
 LABELS = {

@@ -21,7 +21,8 @@ from itertools import pairwise
 
 from steadyray.contract import Event, EventKind
 
-from ops.policy.timeline import Attempt, Incident, Segment, Timeline, timeline
+from ops.policy.incidents import Incident
+from ops.policy.timeline import Attempt, Segment, Timeline, timeline
 
 
 class Category(StrEnum):
@@ -235,7 +236,7 @@ def _window(line: Timeline, incident: Incident, steps: Sequence[_Steps]) -> _Win
     first_new = incident.first_new if incident.first_new is not None else first_new
     back = min((p.start for p in following), default=None)
     if back is None:
-        back = _next_run(line, incident)
+        back = _next_run(line, incident.detected)
     over = _over(line, incident)
     return _Window(
         incident=incident,
@@ -260,10 +261,15 @@ def _lost_from(steps: Sequence[_Steps], incident: Incident) -> float:
     return max(ends, default=math.inf)
 
 
-def _next_run(line: Timeline, incident: Incident) -> float | None:
-    """A plain script is back when the next attempt runs."""
-    later = (a.running for a in line.attempts if a.number > incident.attempt and not a.reports)
-    return min((t for t in later if t is not None and t >= incident.detected), default=None)
+def _next_run(line: Timeline, at: float) -> float | None:
+    """A plain script is back when its next attempt runs."""
+    runs = (a.running for a in line.attempts if not a.reports)
+    return min((t for t in runs if t is not None and t >= at), default=None)
+
+
+def _next_work(line: Timeline, steps: Sequence[_Steps], at: float) -> float:
+    starts = [p.start for p in steps if p.start >= at]
+    return min(starts, default=_next_run(line, at) or line.end)
 
 
 def _over(line: Timeline, incident: Incident) -> float:
@@ -287,7 +293,7 @@ def _cost(window: _Window, slices: Sequence[Slice], steps: Sequence[_Steps]) -> 
         seconds=dict(own),
         last_good=window.last_good,
         first_new=window.first_new,
-        steps_lost=sum(redone) if stated is None else stated,
+        steps_lost=sum(redone) if stated is None else max(0, stated),
     )
 
 
@@ -324,6 +330,7 @@ def _claims(line: Timeline, steps: Sequence[_Steps], windows: Sequence[_Window])
         yield wait.start, wait.end, _Layer.WAIT, Category.WAITING, _owner(windows, wait.start)
     for pause in line.pauses:
         yield pause.start, pause.end, _Layer.PAUSE, Category.STOPPED, ""
+        yield pause.end, _next_work(line, steps, pause.end), _Layer.REPAIR, Category.STARTUP, ""
     for part in steps:
         category = Category.REDONE if part.redone else Category.PRODUCTIVE
         owner = _owner(windows, part.start) if part.redone else ""
