@@ -19,6 +19,7 @@ from steadyray.contract import Event, EventKind
 from ops.errors import NotFoundError
 from ops.policy.events import integer, number, text
 from ops.policy.ledger import Category, IncidentCost, Ledger, ledger
+from ops.policy.redaction import redact
 from ops.policy.timeline import Attempt
 
 EVIDENCE_TAIL_LINES = 40
@@ -136,7 +137,7 @@ def _events(reader: Reader, problems: list[str]) -> Iterator[Event]:
     damaged = []
     for path in _files(reader, "events"):
         try:
-            event = Event.from_json(json.loads(reader.get(path) or b""))
+            event = Event.from_json(_hide(json.loads(reader.get(path) or b"")))
         except (ValueError, TypeError, AttributeError):
             damaged.append(path)
             continue
@@ -162,7 +163,16 @@ def _json(reader: Reader, path: str, problems: list[str], *, needed: bool = True
     except ValueError:
         problems.append(f"{path} is damaged or cut off.")
         return None
-    return data if isinstance(data, dict) else None
+    return _hide(data) if isinstance(data, dict) else None
+
+
+def _hide(value: Any) -> Any:
+    """Without credentials: scripts and the training library write what they like into messages."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: _hide(inner) for key, inner in value.items()}
+    return [_hide(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _progress(reader: Reader, book: Ledger, problems: list[str]) -> contract.Progress | None:
@@ -190,7 +200,7 @@ def _evidence(reader: Reader, paths: Mapping[str, int]) -> Iterator[EvidenceFile
         content = reader.get(path) if "/evidence/" in path else None
         if content is not None:
             lines = content[-EVIDENCE_TAIL_BYTES:].decode("utf-8", "replace").splitlines()
-            yield EvidenceFile(path, size, "\n".join(lines[-EVIDENCE_TAIL_LINES:]))
+            yield EvidenceFile(path, size, redact("\n".join(lines[-EVIDENCE_TAIL_LINES:])))
 
 
 # --- putting together --------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import webbrowser
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +12,7 @@ from rich.console import Console
 from ops import config
 from ops.adapters import run_store
 from ops.errors import NotFoundError, StoreError
+from ops.output import Format, show
 from ops.report import Report, as_json, read_report
 from ops.report_page import render_page
 from ops.report_summary import print_summary
@@ -23,8 +23,8 @@ PAGE = "report.html"
 def report(
     run: Annotated[str, typer.Argument(help="Name of the run, or the path of a run directory.")],
     output: Annotated[
-        Literal["table", "json"], typer.Option("-o", "--output", help="Screen for people, or JSON.")
-    ] = "table",
+        Format, typer.Option("-o", "--output", help="One screen for people, or data for programs.")
+    ] = Format.TABLE,
     html: Annotated[
         Path | None,
         typer.Option("--html", help="Where to write the page; otherwise report.html in the run directory."),
@@ -46,10 +46,10 @@ def report(
     store = find(run)
     found = read_report(store, Path(run).name)
     page = write_page(found, store.url, html)
-    if output == "json":
-        typer.echo(json.dumps({**as_json(found), "page": str(page)}, indent=2, allow_nan=False))
+    if output is Format.TABLE:
+        print_summary(found, Console(highlight=False), page)
     else:
-        print_summary(found, Console(), page)
+        show({**as_json(found), "page": str(page)}, output)
     if open_ == "yes":
         webbrowser.open(page.as_uri())
 
