@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from ops.profile import Profile
+from ops.profile import Group, Profile
 
 CLUSTER_FOLDER = Path(__file__).resolve().parents[1] / "cluster"
 
@@ -53,8 +53,7 @@ def launcher_yaml(profile: Profile, floors: Mapping[str, int] | None = None) -> 
         profile=profile,
         floors=floors or {},
         mib=1024 * 1024,
-        worker_resource=WORKER_RESOURCE,
-        worker_units=WORKER_UNITS,
+        node_resources=node_resources,
         group_label=GROUP_LABEL,
         head_environment=head_environment(profile),
         worker_environment=worker_environment(profile),
@@ -89,4 +88,17 @@ def head_environment(profile: Profile) -> dict[str, str]:
         "RAY_enable_autoscaler_v2": "1",
         "AUTOSCALER_UPDATE_INTERVAL_S": str(profile.autoscaler_interval_seconds),
         **monitor,
+    }
+
+
+def node_resources(group: Group) -> dict[str, float]:
+    """What one node of a group offers, in Ray's names."""
+    mib = 1024 * 1024
+    return {
+        "CPU": group.cpus,
+        **({"GPU": group.gpus} if group.gpus else {}),
+        "memory": group.memory_mib * mib,
+        "object_store_memory": group.object_store_mib * mib,
+        WORKER_RESOURCE: WORKER_UNITS,
+        **group.resources,
     }

@@ -29,12 +29,13 @@ import psutil
 import yaml
 
 from ops import render
-from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, write_json
+from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, write_json, write_text
 from ops.adapters.local_preflight import check as preflight
 from ops.adapters.local_processes import MARKER, ProcessId, end, marked, marker
 from ops.config import home
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError
 from ops.profile import Profile
+from ops.profile import load as load_profile
 
 UP_SECONDS = 180.0
 """From the start of the keeper to a head that answers: 6 s quiet, 30 s seen with six neighbours on two
@@ -336,3 +337,42 @@ def kill_node(name: str, instance: str) -> int:
             process.kill()
             count += 1
     return count
+
+
+def profile_of(name: str) -> Profile:
+    """The profile with which a cluster was made, with its floors as they are now."""
+    folder = folder_of(name)
+    floors = folder.cluster()["floors"]
+    return load_profile(folder.profile_file, {"groups": {group: {"min": n} for group, n in floors.items()}})
+
+
+def set_floor(name: str, group: str, count: int) -> None:
+    """Let the cluster keep at least `count` nodes of a group; its autoscaler reads the new text within a
+    round.
+
+    Checked by the caller against the group's max.
+    """
+    folder = folder_of(name)
+    with _only_one(name):
+        cluster = folder.cluster()
+        cluster["floors"] = {**cluster["floors"], group: count}
+        write_text(
+            folder.launcher_file, render.launcher_yaml(load_profile(folder.profile_file), cluster["floors"])
+        )
+        write_json(folder.cluster_file, cluster)
+
+
+def ready_nodes(name: str, group: str) -> int:
+    """Nodes of a group that have started, from the provider's files."""
+    return sum(
+        record.group == group and record.raylet is not None and record.raylet.alive()
+        for record in folder_of(name).records()
+    )
+
+
+def keeper_state(found: Found) -> dict[str, Any]:
+    """What the keeper says of itself (`state`, `detail`, `restarts`); state "gone" where it does not run."""
+    data: dict[str, Any] = {"detail": "", "restarts": 0}
+    with contextlib.suppress(FileNotFoundError):
+        data = json.loads(found.folder.keeper_file.read_text())
+    return data if found.keeper else {**data, "state": "gone"}

@@ -127,12 +127,16 @@ def _record(data: dict[str, Any]) -> NodeRecord:
     return NodeRecord(**{**data, **processes})
 
 
-def write_json(path: Path, data: Any, mode: int = 0o600) -> None:
+def write_json(path: Path, data: Any) -> None:
+    write_text(path, json.dumps(data, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
     """Write at once or not at all: readers poll these files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(3)}")
-    temporary.write_text(json.dumps(data, indent=1))
-    temporary.chmod(mode)
+    temporary.touch(mode=0o600)
+    temporary.write_text(text)
     temporary.replace(path)
 
 
