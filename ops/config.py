@@ -7,9 +7,14 @@ from pathlib import Path
 
 
 def home() -> Path:
-    """STEADYRAY_HOME, else `.steadyray` in the git checkout around the current folder, else in that folder."""
+    """STEADYRAY_HOME, else `.steadyray` in the checkout around the current folder, else in that folder."""
     if configured := os.environ.get("STEADYRAY_HOME"):
         return Path(configured).expanduser().absolute()
     here = Path.cwd()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     return root / ".steadyray"
+
+
+def runs_root() -> str:
+    """STEADYRAY_RUNS (a folder or a storage URL), else `runs` in the home folder."""
+    return os.environ.get("STEADYRAY_RUNS") or str(home() / "runs")

@@ -40,3 +40,25 @@ class NotFoundError(OpsError):
 
 class ClusterError(OpsError):
     """A cluster could not be made, reached or changed."""
+
+
+class AuthError(ClusterError):
+    """The cluster is there and says no: wrong or missing token. Never an outage."""
+
+    exit_code = 5
+
+
+class UnreachableError(ClusterError):
+    """Nothing answered: refused, cut or too slow. Says nothing about the cluster's health."""
+
+
+class ServerError(ClusterError):
+    """Something answered with 5xx. The cluster may be well all the same; a later try may do."""
+
+
+class BadRequestError(ClusterError):
+    """The cluster understood the request and refused it; a later try will not do."""
+
+
+class StoreError(OpsError):
+    """The run storage refused or ignored an operation."""

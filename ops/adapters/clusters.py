@@ -1,0 +1,97 @@
+"""From a cluster's name or address to a client for it, and to whoever can make it again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops import profile
+from ops.adapters import local_cluster
+from ops.adapters.ray_http import RayHttp
+from ops.errors import NotFoundError, UsageError
+
+WORKER_RESOURCE = {"steadyray_worker": 0.001}
+"""Every worker node of a cluster of ours has 1000 of it and the head none, so a driver lands on a worker."""
+SOME_CPU = 0.01
+"""What a driver asks for elsewhere: it must ask for something, or Ray starts it on the head."""
+
+
+@dataclass(frozen=True)
+class LocalMaker:
+    """A cluster made by `steadyray cluster up` on this machine."""
+
+    name: str
+
+    def connect(self) -> RayHttp:
+        at = local_cluster.connection(self.name)
+        return RayHttp(at.dashboard_url, at.token, environment=self.environment())
+
+    def gone(self) -> bool:
+        """Nothing answers *and* nobody is left who would start the head again."""
+        found = local_cluster.find(self.name)
+        return found is not None and (found.keeper is None or found.processes == 0)
+
+    def make(self) -> None:
+        folder = local_cluster.folder_of(self.name)
+        local_cluster.up(profile.load(folder.profile_file))
+
+    def environment(self) -> dict[str, str]:
+        """The cluster runs with this Python, so jobs find the same one as `python`."""
+        return {"PATH": f"{Path(sys.executable).parent}:${{PATH}}"}
+
+    def driver(self) -> tuple[float, dict[str, float]]:
+        return 0.0, dict(WORKER_RESOURCE)
+
+    def hidden(self) -> tuple[str, ...]:
+        try:
+            return (local_cluster.connection(self.name).token,)
+        except (NotFoundError, OSError):
+            return ()
+
+
+@dataclass(frozen=True)
+class AddressMaker:
+    """A cluster of somebody else, known by its dashboard's address; nobody here can make it again."""
+
+    url: str
+
+    def connect(self) -> RayHttp:
+        return RayHttp(self.url, token_from_environment())
+
+    def gone(self) -> bool:
+        return False
+
+    def make(self) -> None:
+        raise UsageError(
+            f"{self.url} was not made by steadyray", hint="start it again, then `steadyray job run NAME`"
+        )
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def driver(self) -> tuple[float, dict[str, float]]:
+        return SOME_CPU, {}
+
+    def hidden(self) -> tuple[str, ...]:
+        token = token_from_environment()
+        return (token,) if token else ()
+
+
+def token_from_environment() -> str:
+    """As Ray's own clients find it: RAY_AUTH_TOKEN, then the file of RAY_AUTH_TOKEN_PATH."""
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        try:
+            return Path(path).read_text().strip()
+        except OSError as error:
+            raise UsageError(
+                f"RAY_AUTH_TOKEN_PATH: {path}: {error.strerror}", hint="name a readable file"
+            ) from error
+    return ""
+
+
+def maker(cluster: str) -> LocalMaker | AddressMaker:
+    return AddressMaker(cluster) if "://" in cluster else LocalMaker(cluster)

@@ -1,0 +1,244 @@
+"""Ray over HTTP: Jobs API, packages, state API and cluster status of one head, with its bearer token.
+
+No Ray is imported, so versions need not match. Every failure is translated here, once: nothing answered,
+the token is wrong, no such thing, a bad request, or a server that errs. The wordings matched below are
+those of Ray 2.60.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from ops.errors import AuthError, BadRequestError, ClusterError, NotFoundError, ServerError, UnreachableError
+from ops.policy.model import Capacity, JobStatus, JobView
+from ops.ports import JobRequest, NodeView
+
+REQUEST_SECONDS = 10.0
+"""Patience for one answer. A head under load takes 2 s; slower is counted as silence and asked again."""
+RETRY_SECONDS = 6.0
+"""How long one call repeats itself; longer waits belong to the supervisor's tick, which must stay bounded."""
+LOG_BYTES = 256 * 1024
+
+END_PENDING = """
+import ray
+ray.init(address="auto", namespace="{namespace}", log_to_driver=False)
+try:
+    ray.kill(ray.get_actor("{actor}", namespace="{namespace}"), no_restart=True)
+    print("ended")
+except ValueError:
+    print("was gone")
+"""
+JOB_ACTOR = "_ray_internal_job_actor_{submission_id}"
+JOB_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+"""Names of Ray 2.60: dashboard/modules/job/common.py. `stop` does nothing to a job that is PENDING."""
+
+
+class RayHttp:
+    """One cluster as seen through its dashboard. Implements `ops.ports.RayCluster`."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        environment: dict[str, str] | None = None,
+        request_seconds: float = REQUEST_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._retry_seconds = retry_seconds
+        self._environment = environment or {}
+        # a connection of its own for each call: a kept one that a proxy has cut fails the next call
+        self._client = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=request_seconds,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
+
+    def session(self) -> str:
+        return str(self._json("GET", "/api/version")["session_name"])
+
+    # --- jobs ---
+    def submit(self, request: JobRequest) -> bool:
+        body: dict[str, Any] = {
+            "entrypoint": request.entrypoint,
+            "submission_id": request.submission_id,
+            "runtime_env": request.runtime_env,
+            "metadata": request.metadata,
+        }
+        if request.cpus:
+            body["entrypoint_num_cpus"] = request.cpus
+        if request.resources:
+            body["entrypoint_resources"] = request.resources
+        try:
+            self._json("POST", "/api/jobs/", json=body)
+        except ClusterError as error:
+            if "already exists" not in str(error):  # status 500 in 2.60, by the text only
+                raise
+            self._compare(request)
+            return False
+        return True
+
+    def _compare(self, request: JobRequest) -> None:
+        """An id that is taken must be ours: the same command."""
+        there = self._json("GET", f"/api/jobs/{request.submission_id}")
+        if there.get("entrypoint") != request.entrypoint:
+            raise BadRequestError(
+                f"submission id {request.submission_id} is taken by another command",
+                hint="give the run another name",
+            )
+
+    def job(self, submission_id: str) -> JobView | None:
+        try:
+            return parse_job(self._json("GET", f"/api/jobs/{submission_id}"))
+        except NotFoundError:
+            return None
+
+    def log_tail(self, submission_id: str, lines: int = 400) -> str:
+        """By the state API, which cuts at the node; the Jobs API would send the whole log each time."""
+        job = self.job(submission_id)
+        if job is None or not job.driver_node:
+            return ""
+        query = {
+            "node_id": job.driver_node,
+            "filename": f"job-driver-{submission_id}.log",
+            "lines": str(lines),
+        }
+        try:
+            response = self._request("GET", "/api/v0/logs/file", params=query)
+        except (ServerError, NotFoundError, BadRequestError):
+            return ""  # the node that held the log is gone
+        return response.content[-LOG_BYTES:].decode(errors="replace")
+
+    def stop(self, submission_id: str) -> None:
+        try:
+            self._json("POST", f"/api/jobs/{submission_id}/stop")
+        except NotFoundError:
+            return
+
+    def end_pending(self, submission_id: str) -> None:
+        """By a small job on the head that kills the waiting job's actor. It is idempotent by its id."""
+        code = END_PENDING.format(
+            actor=JOB_ACTOR.format(submission_id=submission_id), namespace=JOB_NAMESPACE
+        )
+        self.submit(
+            JobRequest(
+                submission_id=f"{submission_id}-end",
+                entrypoint=shlex.join(["python", "-c", code]),
+                runtime_env={"env_vars": self._environment},
+                metadata={"steadyray": "control"},
+            )
+        )
+
+    # --- packages ---
+    def upload_package(self, name: str, data: bytes) -> str:
+        path = f"/api/packages/gcs/{name}"
+        try:
+            self._request("GET", path)
+        except NotFoundError:
+            self._request("PUT", path, content=data)
+        return f"gcs://{name}"
+
+    # --- nodes ---
+    def nodes(self) -> tuple[NodeView, ...]:
+        answer = self._json("GET", "/api/v0/nodes", params={"detail": "1", "limit": "10000"})
+        return tuple(parse_node(n) for n in answer["data"]["result"]["result"])
+
+    def capacity(self, asked: dict[str, float]) -> Capacity:
+        """Totals from the living nodes; what is free from the autoscaler's last report, if any."""
+        total: dict[str, float] = {}
+        for node in self.nodes():
+            if node.alive:
+                for name, amount in node.resources.items():
+                    total[name] = total.get(name, 0.0) + amount
+        status = self._json("GET", "/api/cluster_status")["data"].get("clusterStatus") or {}
+        usage = (status.get("loadMetricsReport") or {}).get("usage") or {}
+        free = {name: of - used for name, (used, of) in usage.items()}
+        return Capacity(asked, total, {name: free.get(name, amount) for name, amount in total.items()})
+
+    # --- HTTP ---
+    def _json(self, method: str, path: str, **kwargs: Any) -> Any:
+        response = self._request(method, path, **kwargs)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise ServerError(f"{self.url}{path} did not answer with JSON") from error
+
+    def _request(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        """One call, repeated while nothing or a passing error answers; all calls made here are idempotent."""
+        attempts = Retrying(
+            retry=retry_if_exception_type((UnreachableError, _Passing)),
+            wait=wait_exponential_jitter(initial=0.1, max=2.0),
+            stop=stop_after_delay(self._retry_seconds),
+            reraise=True,
+        )
+        return attempts(self._once, method, path, **kwargs)
+
+    def _once(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
+        try:
+            response = self._client.request(method, path, **kwargs)
+        except httpx.InvalidURL as error:
+            raise BadRequestError(f"{self.url} is no address", hint="give http://HOST:PORT") from error
+        except httpx.HTTPError as error:
+            raise UnreachableError(
+                f"nothing answers at {self.url}{path}: {type(error).__name__}: {error}",
+                hint="look whether the cluster is up: steadyray cluster status",
+            ) from error
+        raise_for(response, self.url)
+        return response
+
+
+class _Passing(ServerError):
+    """A server error that is known to pass by itself."""
+
+
+PASSING = ("No available agent", "Failed to get head node agent", "Agent info not found")
+
+
+def raise_for(response: httpx.Response, url: str) -> None:
+    """The error that an answer's status stands for; nothing for a good one."""
+    status, text = response.status_code, response.text if response.is_error else ""
+    if status < 400:
+        return
+    where = f"{url}{response.request.url.path}"
+    if status in (401, 403):
+        raise AuthError(
+            f"{where} refused the token (HTTP {status}); the cluster is up, the access is not",
+            hint="use the token of this cluster: its token file, or RAY_AUTH_TOKEN_PATH",
+        )
+    last = (text.strip().splitlines() or [""])[-1][:500]
+    if status == 404:
+        raise NotFoundError(f"{where}: {last or 'not found'}")
+    if status in (502, 503, 504) or any(word in text for word in PASSING):
+        raise _Passing(f"{where}: HTTP {status}: {last}")
+    if status >= 500:
+        raise ServerError(f"{where}: HTTP {status}: {last}")
+    raise BadRequestError(f"{where}: HTTP {status}: {last}")
+
+
+def parse_job(data: dict[str, Any]) -> JobView:
+    address = str(data.get("driver_agent_http_address") or "")
+    return JobView(
+        status=JobStatus(data["status"]),
+        message=str(data.get("message") or ""),
+        error_type=str(data.get("error_type") or ""),
+        exit_code=data.get("driver_exit_code"),
+        driver_node=str(data.get("driver_node_id") or ""),
+        driver_host=address.removeprefix("http://").rpartition(":")[0],
+    )
+
+
+def parse_node(data: dict[str, Any]) -> NodeView:
+    return NodeView(
+        id=str(data["node_id"]),
+        host=str(data.get("node_ip") or ""),
+        alive=data.get("state") == "ALIVE",
+        is_head=bool(data.get("is_head_node")),
+        message=str(data.get("state_message") or ""),
+        resources={k: float(v) for k, v in (data.get("resources_total") or {}).items()},
+    )

@@ -1,0 +1,81 @@
+"""The command `steadyray`: one module a noun, and the one place that turns errors into exit codes.
+
+0 done or nothing to do; 1 expected failure; 2 usage; 3 refused by policy or missing confirmation; 4 timed
+out; 5 not authorised by the cluster; 70 bug (a report file is written); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from ops.cli import cluster, job, node, report
+from ops.config import home
+from ops.errors import OpsError
+from ops.output import note
+from ops.policy.redaction import redact
+
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="steadyray",
+    help="Keeps PyTorch training on Ray running without a human.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(node.app, name="node")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(node.app, name="node")
+app.add_typer(job.app, name="job")
+app.command("report")(report.report)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the command; never returns."""
+    sys.exit(run(argv))
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Runs one command line and gives its exit code."""
+    try:
+        code = app(args=argv, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except TyperException as error:
+        if callable(show := getattr(error, "show", None)):
+            show()  # usage errors show the usage as well
+        else:
+            note(str(error))
+        return error.exit_code
+    except (Abort, KeyboardInterrupt):
+        note("interrupted")
+        return EXIT_INTERRUPTED
+    except OpsError as error:
+        note(f"error: {redact(str(error))}")
+        if error.hint:
+            note(f"hint:  {redact(error.hint)}")
+        return error.exit_code
+    except BrokenPipeError:  # `steadyray … | head`
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # noqa: BLE001  the one handler at the very top
+        return bug(error)
+
+
+def bug(error: Exception) -> int:
+    """Say where the report is; the traceback itself helps nobody on a terminal."""
+    path = home() / "bugs" / f"{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    text = redact("".join(traceback.format_exception(error)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        note(f"bug: {type(error).__name__}: {redact(str(error))}; please report it with {path}")
+    except OSError:
+        note(text)
+    return EXIT_BUG

@@ -1,0 +1,396 @@
+"""`steadyray job`: start, follow, look at and end runs. Parses and prints; the work is in the use cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from steadyray import contract
+
+from ops import explain as explaining
+from ops import submission
+from ops.adapters.clock import SystemClock
+from ops.adapters.clusters import maker
+from ops.adapters.run_store import ObStore, open_store, run_names
+from ops.cli.live import LiveView
+from ops.config import home, runs_root
+from ops.errors import NotFoundError, OpsError, UsageError
+from ops.output import Format, note, show
+from ops.policy.model import Budgets, RunSnapshot, RunState
+from ops.record import Recorder
+from ops.spec import RunSpec
+from ops.supervise import Supervisor, Tick
+
+app = typer.Typer(help="Start, follow, look at and end runs.", no_args_is_help=True)
+
+DEFAULTS = Budgets()
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RECIPE.yaml [KEY=VALUE ...] | NAME | -- COMMAND ...",
+        help="A recipe with overrides, the name of a run to follow, or a command after `--`.",
+        show_default=False,
+    ),
+]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run.", show_default=False)]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the run; default: after recipe or script.")]
+Cluster = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a dashboard's http address.")]
+RestartOk = Annotated[bool, typer.Option("--restart-ok", help="The script may start over after each loss.")]
+TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds the whole run may take.")]
+WaitLimit = Annotated[float, typer.Option("--wait-limit", help="Seconds to wait for missing capacity.")]
+Patience = Annotated[
+    float, typer.Option("--patience", help="Seconds of silence of progress and log that mean a hang.")
+]
+Env = Annotated[list[str] | None, typer.Option("--env", help="KEY=VALUE for the job; stored with the run.")]
+SecretEnv = Annotated[
+    list[str] | None, typer.Option("--secret-env", help="KEY whose value is passed on and stored nowhere.")
+]
+WorkingDir = Annotated[
+    Path | None,
+    typer.Option("--working-dir", help="Folder to send along; default: the recipe's, or the current one."),
+]
+Resource = Annotated[
+    list[str] | None,
+    typer.Option("--driver-resource", help="NAME=AMOUNT that the driver's node must have."),
+]
+Output = Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")]
+
+
+@app.command()
+def run(
+    words: Words,
+    name: Name = None,
+    cluster: Cluster = "local",
+    restart_ok: RestartOk = False,
+    time_limit: TimeLimit = None,
+    wait_limit: WaitLimit = DEFAULTS.wait_seconds,
+    patience: Patience = DEFAULTS.patience_seconds,
+    env: Env = None,
+    secret_env: SecretEnv = None,
+    working_dir: WorkingDir = None,
+    driver_resource: Resource = None,
+) -> None:
+    """Run a training to its end and stay attached; the same command attaches again after Ctrl-C.
+
+    Examples: `steadyray job run digits.yaml workers=2` and `steadyray job run -- python my_train.py`.
+    """
+    options = Options(
+        name, cluster, restart_ok, time_limit, wait_limit, patience, env, secret_env, working_dir
+    )
+    run_name = _attach_to(words, name) or _create(words, options, driver_resource)
+    follow(run_name)
+
+
+@app.command()
+def submit(
+    words: Words,
+    name: Name = None,
+    cluster: Cluster = "local",
+    restart_ok: RestartOk = False,
+    time_limit: TimeLimit = None,
+    wait_limit: WaitLimit = DEFAULTS.wait_seconds,
+    patience: Patience = DEFAULTS.patience_seconds,
+    env: Env = None,
+    secret_env: SecretEnv = None,
+    working_dir: WorkingDir = None,
+    driver_resource: Resource = None,
+) -> None:
+    """Like `run`, but return at once; a process in the background looks after the run.
+
+    Examples: `steadyray job submit digits.yaml --name night` and `steadyray job run night` to follow it.
+    """
+    options = Options(
+        name, cluster, restart_ok, time_limit, wait_limit, patience, env, secret_env, working_dir
+    )
+    run_name = _attach_to(words, name) or _create(words, options, driver_resource)
+    log = _supervise_in_background(run_name)
+    note(f"run {run_name} is looked after in the background (log: {log})")
+    note(f"follow it: steadyray job run {run_name}")
+    typer.echo(run_name)
+
+
+@app.command("supervise", hidden=True)
+def supervise(name: NameArgument) -> None:
+    """The loop of the process that `submit` leaves in the background."""
+    last = ""
+    for tick in ticks(open_supervisor(name)):
+        seen = tick.snapshot
+        line = f"{seen.state} attempt {seen.attempt}: {tick.decision.reason}: {seen.message}"
+        if line != last:
+            note(line)
+        last = line
+
+
+@app.command("list")
+def list_runs(output: Output = Format.TABLE) -> None:
+    """All runs with their state. Examples: `steadyray job list` and `steadyray job list -o json`."""
+    rows = [explaining.summary(open_store(runs_root(), name)) for name in run_names(runs_root())]
+    show(rows, output, ("name", "state", "attempt", "step", "cluster", "message"))
+
+
+@app.command()
+def status(name: NameArgument, output: Output = Format.TABLE) -> None:
+    """Where a run stands. Examples: `steadyray job status digits` and `… digits -o json`."""
+    store = _store(name)
+    show(explaining.status(store), output)
+
+
+@app.command()
+def logs(
+    name: NameArgument,
+    follow_on: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    attempt: Annotated[int | None, typer.Option(help="Attempt; default: the newest.")] = None,
+    lines: Annotated[int, typer.Option(help="How many of the last lines.", min=1)] = 200,
+) -> None:
+    """The driver's log, also after its node is gone.
+
+    Examples: `steadyray job logs digits` and `steadyray job logs digits -f`.
+    """
+    store = _store(name)
+    for text in explaining.log_lines(
+        _supervisor(name, store), follow=follow_on, attempt=attempt, lines=lines
+    ):
+        typer.echo(text)
+
+
+@app.command()
+def stop(name: NameArgument) -> None:
+    """End a run; its checkpoints stay.
+
+    Examples: `steadyray job stop digits`, and later `steadyray job resume digits`.
+    """
+    store = _store(name)
+    if (state := submission.finished_state(store)) is not None:
+        note(f"run {name} is already finished ({state})")
+        return
+    Recorder(store, SystemClock()).create(contract.STOP_REQUEST, {"time": SystemClock().now()})
+    for tick in ticks(_supervisor(name, store)):
+        note(tick.snapshot.message)
+
+
+@app.command()
+def resume(
+    name: NameArgument,
+    detach: Annotated[bool, typer.Option("--detach", help="Return at once, as `submit` does.")] = False,
+) -> None:
+    """Go on with a stopped or failed run. Examples: `steadyray job resume digits` and `… digits --detach`."""
+    store = _store(name)
+    submission.reopen(store, SystemClock(), name)
+    if detach:
+        note(f"run {name} goes on in the background (log: {_supervise_in_background(name)})")
+    else:
+        follow(name)
+
+
+@app.command()
+def explain(name: NameArgument, output: Output = Format.TABLE) -> None:
+    """What went wrong, how we know, what was decided, what comes next.
+
+    Examples: `steadyray job explain digits` and `steadyray job explain digits -o json`.
+    """
+    store = _store(name)
+    story = explaining.explain(_supervisor(name, store))
+    if output is Format.TABLE:
+        typer.echo(explaining.as_text(story))
+    else:
+        show(story, output)
+
+
+# --- shared by the commands ---------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """What `run` and `submit` take."""
+
+    name: str | None
+    cluster: str
+    restart_ok: bool
+    time_limit: float | None
+    wait_limit: float
+    patience: float
+    env: list[str] | None
+    secret_env: list[str] | None
+    working_dir: Path | None
+
+
+def follow(name: str) -> None:
+    """Show the run until it ends; leaves by the exit code that its end stands for."""
+    last: RunSnapshot | None = None
+    with told_how_to_come_back(name), LiveView(name) as view:
+        for tick in ticks(open_supervisor(name)):
+            last = tick.snapshot
+            view.update(last)
+    if last is not None:
+        raise typer.Exit(outcome(last))
+
+
+def outcome(last: RunSnapshot) -> int:
+    """Say how it ended; 0 for success, else the same code however often one asks."""
+    if last.state is RunState.SUCCEEDED:
+        note(f"run {last.run} succeeded")
+        return 0
+    code = f" (driver exit code {last.exit_code})" if last.exit_code is not None else ""
+    note(f"run {last.run}: {last.state}{code}: {last.message}")
+    note(f"why: steadyray job explain {last.run}")
+    return 1
+
+
+def ticks(supervisor: Supervisor) -> Iterator[Tick]:
+    """Ticks until the run is finished, with the pauses that each asks for."""
+    while True:
+        tick = supervisor.tick()
+        yield tick
+        if tick.finished:
+            return
+        supervisor.clock.sleep(tick.wake_after)
+
+
+@contextmanager
+def told_how_to_come_back(name: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the watching, not the run; say so."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"the run goes on, but nobody looks after it now; attach again: steadyray job run {name}")
+        note(f"end it: steadyray job stop {name}")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def open_supervisor(name: str) -> Supervisor:
+    return _supervisor(name, _store(name))
+
+
+def _supervisor(name: str, store: ObStore) -> Supervisor:
+    spec = submission.find_spec(store, name)
+    made_by = maker(spec.cluster)
+    return Supervisor(
+        spec, store, made_by, SystemClock(), environment=made_by.environment(), hidden=made_by.hidden()
+    )
+
+
+def _store(name: str) -> ObStore:
+    """The store of an existing run; raises NotFoundError without making a folder for it."""
+    if name not in run_names(runs_root()):
+        others = ", ".join(run_names(runs_root())[-5:]) or "none"
+        raise NotFoundError(f"there is no run called {name} (there is: {others})", hint="steadyray job list")
+    return open_store(runs_root(), name)
+
+
+def _attach_to(words: list[str], name: str | None) -> str | None:
+    """The run that a single word names."""
+    if len(words) == 1 and name is None and not _is_recipe(words[0]) and words[0] in run_names(runs_root()):
+        return words[0]
+    return None
+
+
+def _is_recipe(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
+
+
+def _create(words: list[str], options: Options, driver_resource: list[str] | None) -> str:
+    """Make the run, or find the unfinished one of the same kind; gives its name."""
+    recipe = Path(words[0]) if _is_recipe(words[0]) else None
+    if recipe and not recipe.is_file():
+        raise NotFoundError(f"there is no recipe {recipe}", hint="name a file, see training_image/recipes")
+    if len(words) == 1 and recipe is None and shutil.which(words[0]) is None:
+        raise NotFoundError(
+            f"{words[0]} is neither a recipe (.yaml), nor a run, nor a command",
+            hint="steadyray job list; a command comes after `--`",
+        )
+    folder = options.working_dir or (recipe.parent if recipe else Path.cwd())
+    command = submission.recipe_command(recipe, tuple(words[1:])) if recipe else tuple(words)
+    made_by = maker(options.cluster)
+    made_by.connect()  # a cluster that is not there is said before anything is written
+    cpus, resources = made_by.driver()
+    code_hash, code = submission.pack(folder)
+    spec = RunSpec(
+        schema=contract.SCHEMA,
+        name=options.name or "run",
+        entrypoint=command,
+        recipe=recipe.name if recipe else None,
+        code_hash=code_hash,
+        cluster=options.cluster,
+        env=_pairs(options.env, "--env"),
+        secret_env=tuple(options.secret_env or ()),
+        restart_ok=options.restart_ok,
+        driver_cpus=cpus,
+        driver_resources={**resources, **_amounts(driver_resource)},
+        budgets=Budgets(
+            wait_seconds=options.wait_limit,
+            time_seconds=options.time_limit,
+            patience_seconds=options.patience,
+        ),
+        created=SystemClock().now(),
+    )
+    if options.name:
+        return _create_named(spec, options.name, code)
+    return _create_numbered(spec, submission.default_name(command, recipe), code)
+
+
+def _create_named(spec: RunSpec, name: str, code: bytes) -> str:
+    submission.check_name(name)
+    spec = spec.model_copy(update={"name": name})
+    if not submission.create(open_store(runs_root(), name), SystemClock(), spec, code):
+        note(f"run {name} exists already and is not finished: following it")
+    return name
+
+
+def _create_numbered(spec: RunSpec, stem: str, code: bytes) -> str:
+    """`stem`, or `stem-2` and so on where finished or other runs have the name."""
+    taken = run_names(runs_root())
+    for number in range(1, 10_000):
+        name = stem if number == 1 else f"{stem}-{number}"
+        try:
+            return _create_named(spec, name, code)
+        except OpsError as error:
+            if name not in taken or error.exit_code != 3:
+                raise
+    raise UsageError(f"too many runs called {stem}", hint="give another --name")
+
+
+def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    pairs = {}
+    for word in given or []:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} {word!r} is not KEY=VALUE", hint=f"type {option} KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def _amounts(given: list[str] | None) -> dict[str, float]:
+    try:
+        return {k: float(v) for k, v in _pairs(given, "--driver-resource").items()}
+    except ValueError as error:
+        raise UsageError(f"--driver-resource: {error}", hint="type --driver-resource NAME=1") from error
+
+
+def _supervise_in_background(name: str) -> Path:
+    """In a session of its own, so that it outlives this terminal. Returns where it logs."""
+    folder = home() / "supervisors"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / f"{name}.log"
+    with log.open("ab") as file:
+        subprocess.Popen(
+            [sys.executable, "-m", "ops.cli", "job", "supervise", name],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    return log

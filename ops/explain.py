@@ -1,0 +1,208 @@
+"""Tells what happened to a run from its directory: status, log, and for each incident evidence, class,
+rule, decision and what happens next. Called by `steadyray job status | list | logs | explain`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from steadyray import contract
+from steadyray.contract import FailureClass
+
+from ops.errors import ClusterError, NotFoundError
+from ops.policy.model import RunState
+from ops.policy.resubmission import TREATMENTS, state_of
+from ops.ports import RunStore
+from ops.submission import read_spec
+from ops.supervise import Supervisor
+
+LOG_PAUSE_SECONDS = 1.0
+
+
+def read(store: RunStore, path: str) -> dict[str, Any]:
+    data = store.get(path)
+    try:
+        value = json.loads(data) if data else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def newest_attempt(store: RunStore) -> int:
+    found = [re.fullmatch(r"attempts/(\d+)/lease\.json", p) for p in store.list("attempts")]
+    return max((int(m[1]) for m in found if m), default=0)
+
+
+def status(store: RunStore) -> dict[str, Any]:
+    """Stable keys, for people and scripts; from the run directory alone, so it works with no cluster."""
+    spec = read_spec(store)
+    attempt = newest_attempt(store)
+    now = read(store, contract.progress(attempt)) if attempt else {}
+    result = read(store, contract.RESULT)
+    acts = incidents(store)
+    return {
+        "name": spec.name if spec else "",
+        "state": result.get("state") or _unfinished(store, attempt),
+        "attempt": attempt,
+        "step": now.get("step", result.get("step")),
+        "total_steps": now.get("total_steps"),
+        "loss": now.get("loss"),
+        "samples_per_second": now.get("samples_per_second"),
+        "workers": now.get("world_size"),
+        "phase": now.get("phase"),
+        "checkpoint_step": now.get("checkpoint_step"),
+        "message": result.get("message") or now.get("message") or (acts[-1]["decision"] if acts else ""),
+        "failure_class": result.get("failure_class"),
+        "exit_code": result.get("exit_code"),
+        "incidents": len(acts),
+        "cluster": spec.cluster if spec else "",
+        "command": " ".join(spec.entrypoint) if spec else "",
+        "directory": store.url,
+    }
+
+
+def summary(store: RunStore) -> dict[str, Any]:
+    full = status(store)
+    return {k: full[k] for k in ("name", "state", "attempt", "step", "cluster", "message")}
+
+
+def _unfinished(store: RunStore, attempt: int) -> RunState:
+    """Without asking the cluster, this is as far as the run directory tells."""
+    if attempt == 0:
+        return RunState.PENDING
+    if store.get(contract.started(attempt)) is None:
+        return RunState.STARTING
+    if store.get(contract.event(f"supervisor-attempt-{attempt:04d}", 5)) is not None:
+        return RunState.RECOVERING
+    return RunState.RUNNING
+
+
+def incidents(store: RunStore) -> list[dict[str, Any]]:
+    """Every incident of the supervisor, in order, joined with its actions."""
+    found = []
+    for writer in sorted({p.split("/")[1] for p in store.list("events") if "/supervisor-incident-" in p}):
+        records = [read(store, p) for p in sorted(store.list(f"events/{writer}"))]
+        opened = next((r for r in records if r.get("kind") == "IncidentOpened"), None)
+        if opened:
+            found.append(_incident(opened, records))
+    return sorted(found, key=lambda i: float(i["time"]))
+
+
+def _incident(opened: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
+    data = opened["data"]
+    taken = [r["data"] for r in records if r.get("kind") == "ActionTaken"]
+    files = [f for r in records if r.get("kind") == "EvidenceSaved" for f in r["data"]["files"]]
+    last = taken[-1] if taken else {}
+    kind = data["failure_class"]
+    return {
+        "incident": opened["incident"],
+        "attempt": opened["attempt"],
+        "time": opened["time"],
+        "failure_class": kind,
+        "rule": data["rule"],
+        "confidence": data["confidence"],
+        "message": data["message"],
+        "culprit": {k: v for k, v in data.get("culprit", {}).items() if v not in (None, "")},
+        "evidence": data["evidence"],
+        "files": files,
+        "action": last.get("action", ""),
+        "decision": last.get("message", ""),
+        "reason": last.get("reason", ""),
+        "budget_left": last.get("budget_left"),
+        "advice": TREATMENTS[FailureClass(kind)].advice,
+    }
+
+
+def explain(supervisor: Supervisor) -> dict[str, Any]:
+    """The whole story, with what would be decided at this moment. Changes nothing."""
+    store = supervisor.store
+    story: dict[str, Any] = {"run": supervisor.spec.name, "incidents": incidents(store)}
+    result = read(store, contract.RESULT)
+    if result:
+        story |= {"state": result["state"], "now": result["message"], "next": result.get("hint", "")}
+        return story
+    try:
+        view, decision = supervisor.explain()
+    except (ClusterError, NotFoundError) as error:
+        text = supervisor.record.clean(str(error))
+        return story | {
+            "state": "Unknown",
+            "now": text,
+            "next": "Nothing is done while the cluster is silent.",
+        }
+    nothing = "Goes on; the next look is in a second while a supervisor runs."
+    return story | {
+        "state": state_of(view, decision),
+        "now": f"{decision.reason}: {decision.message}",
+        "next": decision.next or nothing,
+    }
+
+
+def as_text(story: dict[str, Any]) -> str:
+    """For a terminal: one block an incident."""
+    lines = [f"run {story['run']}: {story['state']}", f"  now:  {story['now']}"]
+    if story["next"]:
+        lines.append(f"  next: {story['next']}")
+    for item in story["incidents"]:
+        lines += ["", f"incident {item['incident']} (attempt {item['attempt']}): {item['failure_class']}"]
+        lines.append(f"  what:     {item['message']}")
+        lines.append(f"  rule:     {item['rule']} (confidence {item['confidence']:.0%})")
+        for fact in item["evidence"]:
+            lines.append(
+                f"  evidence: [{fact['source']}] {fact['line'].splitlines()[0] if fact['line'] else ''}"
+            )
+        if item["culprit"]:
+            lines.append("  culprit:  " + ", ".join(f"{k} {v}" for k, v in item["culprit"].items()))
+        lines.append(f"  decision: {item['action']} ({item['reason']}): {item['decision']}")
+        if item["budget_left"] is not None:
+            lines.append(f"  budget:   {item['budget_left']} left")
+        lines.append(f"  advice:   {item['advice']}")
+        lines += [f"  file:     {name}" for name in item["files"]]
+    if not story["incidents"]:
+        lines.append("  Nothing went wrong.")
+    return "\n".join(lines)
+
+
+def log_lines(supervisor: Supervisor, *, follow: bool, attempt: int | None, lines: int) -> Iterator[str]:
+    """Chunks of the driver's log: from the cluster where it has it, else what was saved.
+
+    The end of a stream is never the end of the job: with `follow`, only a finished run ends it.
+    """
+    seen: list[str] = []
+    shown = 0
+    while True:
+        number = attempt or newest_attempt(supervisor.store)
+        finished = bool(read(supervisor.store, contract.RESULT))
+        if number != shown:
+            seen, shown = [], number
+        text = log_text(supervisor, number, lines)
+        fresh = new_lines(seen, text.splitlines())
+        if fresh:
+            yield "\n".join(fresh)
+            seen = text.splitlines()
+        if not follow or finished:
+            return
+        supervisor.clock.sleep(LOG_PAUSE_SECONDS)
+
+
+def new_lines(seen: list[str], now: list[str]) -> list[str]:
+    """What a tail shows that the one before did not: all after the longest end of it that begins this one."""
+    for overlap in range(min(len(seen), len(now)), 0, -1):
+        if seen[-overlap:] == now[:overlap]:
+            return now[overlap:]
+    return now
+
+
+def log_text(supervisor: Supervisor, attempt: int, lines: int) -> str:
+    if attempt == 0:
+        return ""
+    try:
+        gatherer = supervisor.gatherer
+        if text := gatherer.client().log_tail(gatherer.id(attempt), lines):
+            return supervisor.record.clean(text)
+    except (ClusterError, NotFoundError):
+        pass
+    saved = supervisor.store.get(contract.evidence(attempt, "driver.log"))
+    return "\n".join((saved or b"").decode(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,270 @@
+"""Gathers everything that a decision about a run may depend on into one `RunView`. Called by `ops.supervise`.
+
+Reads the run directory and asks the cluster; changes neither. Keeps in memory only what makes ages: when
+each watched value was last seen to change, on the own clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from steadyray import contract
+from steadyray.contract import EventKind, Failure, Progress
+
+from ops.errors import AuthError, ClusterError, NotFoundError
+from ops.policy import failure, progress
+from ops.policy.model import Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
+from ops.policy.progress import Watch
+from ops.ports import Clock, ClusterMaker, RayCluster
+from ops.record import Recorder
+from ops.spec import RunSpec, submission_id
+
+LOG_PAUSE_SECONDS = 3.0
+"""Between two looks at the driver's log; what was seen last survives the driver's node."""
+CAPACITY_PAUSE_SECONDS = 2.0
+LEASE = re.compile(r"attempts/(\d+)/lease\.json")
+CHECKPOINT = re.compile(r"checkpoints/(\d+)-\d+-\d+/MANIFEST\.json")
+OWN_FOLDERS = ("attempts/", "actions/", "checkpoints/", "events/", "code/", "results/", "_probe/")
+OWN_FILES = (contract.SPEC, contract.RESULT, contract.STOP_REQUEST, "report.html")
+
+
+@dataclass
+class Gatherer:
+    """One run as one supervisor sees it."""
+
+    spec: RunSpec
+    record: Recorder
+    maker: ClusterMaker
+    clock: Clock
+    cluster: RayCluster | None = None
+    watch: Watch = field(default_factory=Watch)
+    log: str = ""
+    _log_of: int = 0
+    _log_due: float = 0.0
+    _capacity: Capacity = field(default_factory=Capacity)
+    _capacity_due: float = 0.0
+    _done_actions: dict[str, PastAction] = field(default_factory=dict)
+    _old_steps: dict[int, int] = field(default_factory=dict)
+
+    def look(self) -> RunView:
+        """Actions before leases: who sees an act completed must see what it made."""
+        actions = self.actions()
+        attempts = self.record.store.list("attempts")
+        attempt = max((int(m[1]) for p in attempts if (m := LEASE.fullmatch(p))), default=0)
+        view = RunView(
+            run=self.spec.name,
+            budgets=self.spec.budgets,
+            restart_ok=self.spec.restart_ok,
+            finished=self._finished(),
+            stop_requested=self.record.read(contract.STOP_REQUEST) is not None,
+            run_seconds=max(0.0, self.clock.now() - self.spec.created),
+            attempt=attempt,
+            history=tuple(a for a in actions if a.attempt < attempt or a.action != "Resubmit"),
+        )
+        if view.finished:
+            return replace(view, progress=self._progress(attempt, attempts))
+        view = self._with_steps(view, attempts)
+        view = self._with_cluster(view, attempts)
+        return self._with_ages(self._with_end(view))
+
+    def actions(self) -> list[PastAction]:
+        found = []
+        for path in sorted(self.record.store.list("actions")):
+            action = self._done_actions.get(path)
+            if action is None and (data := self.record.read(path)):
+                action = past_action(data)
+                if action.completed:
+                    self._done_actions[path] = action
+            if action is not None:
+                found.append(action)
+        return sorted(found, key=lambda a: (a.attempt, a.incident, a.k))
+
+    def id(self, attempt: int) -> str:
+        return submission_id(self.spec.name, self.record.store.url, attempt)
+
+    # --- run directory ---
+    def _finished(self) -> RunState | None:
+        result = self.record.read(contract.RESULT)
+        return RunState(result["state"]) if result else None
+
+    def _with_steps(self, view: RunView, attempts: dict[str, int]) -> RunView:
+        now = self._progress(view.attempt, attempts)
+        best = now.step if now else 0
+        for number in range(1, view.attempt):
+            if number not in self._old_steps:
+                old = self._progress(number, attempts)
+                self._old_steps[number] = old.step if old else 0
+            best = max(best, self._old_steps[number])
+        steps = [int(m[1]) for p in self.record.store.list("checkpoints") if (m := CHECKPOINT.fullmatch(p))]
+        hint = self.record.read(contract.failure(view.attempt)) if view.attempt else None
+        return replace(
+            view,
+            progress=now,
+            best_step=best,
+            checkpoint_step=max(steps, default=0),
+            hint=Failure.from_json(hint) if hint else None,
+            started=contract.started(view.attempt) in attempts,
+            submitted=view.attempt > 0 and self.record.has_event(EventKind.ATTEMPT_SUBMITTED, view.attempt),
+        )
+
+    def _progress(self, attempt: int, attempts: dict[str, int]) -> Progress | None:
+        if data := (self.record.read(contract.progress(attempt)) if attempt else None):
+            return Progress.from_json(data)
+        folder = f"{contract.attempt_dir(attempt)}/ranks/"
+        ranks = [r for p in attempts if p.startswith(folder) and (r := self.record.read(p))]
+        return from_ranks(ranks, attempt) if ranks else None
+
+    def keeps_state(self, checkpoint_step: int) -> bool:
+        """A checkpoint, or any file that is not of our own schema: the script saves something here."""
+        if checkpoint_step:
+            return True
+        files = self.record.store.list("")
+        return any(not p.startswith(OWN_FOLDERS) and p not in OWN_FILES for p in files)
+
+    # --- cluster ---
+    def client(self) -> RayCluster:
+        if self.cluster is None:
+            self.cluster = self.maker.connect()
+        return self.cluster
+
+    def _with_cluster(self, view: RunView, attempts: dict[str, int]) -> RunView:
+        try:
+            job = self.client().job(self.id(view.attempt)) if view.attempt else None
+            if view.attempt == 0:
+                self.client().session()
+        except AuthError:
+            raise
+        except ClusterError:
+            api = self._how_silent()
+            self.cluster = None  # a cluster that was made again may have another address and token
+            return replace(view, api=api, cluster_gone=api is Api.SILENT and self.maker.gone())
+        self._fetch_log(view.attempt, job)
+        waits = job is not None and job.status is JobStatus.PENDING
+        return replace(view, job=job, capacity=self._fetch_capacity() if waits else Capacity())
+
+    def _how_silent(self) -> Api:
+        try:
+            self.client().session()
+        except (ClusterError, NotFoundError):
+            return Api.SILENT
+        return Api.PARTIAL
+
+    def _fetch_log(self, attempt: int, job: JobView | None) -> None:
+        """The last tail that could be had is kept: a lost node takes its logs along."""
+        if attempt != self._log_of:
+            self.log, self._log_of, self._log_due = "", attempt, 0.0
+        now = self.clock.monotonic()
+        if job is None or (now < self._log_due and not job.status.ended):
+            return
+        self._log_due = now + LOG_PAUSE_SECONDS
+        try:
+            tail = self.record.clean(self.client().log_tail(self.id(attempt)))
+        except ClusterError:
+            return
+        if tail and tail != self.log:
+            self.log = tail
+            self.record.store.put(contract.evidence(attempt, "driver.log"), tail.encode())
+
+    def _fetch_capacity(self) -> Capacity:
+        now = self.clock.monotonic()
+        if now >= self._capacity_due:
+            asked = dict(self.spec.driver_resources)
+            if self.spec.driver_cpus:
+                asked["CPU"] = self.spec.driver_cpus
+            try:
+                self._capacity = self.client().capacity(asked)
+            except ClusterError:
+                return self._capacity
+            self._capacity_due = now + CAPACITY_PAUSE_SECONDS
+        return self._capacity
+
+    # --- judgements that need several of the above ---
+    def _with_end(self, view: RunView) -> RunView:
+        lost = view.api is Api.ANSWERS and view.job is None and (view.submitted or view.started)
+        ended = view.job is not None and view.job.status.ended
+        if not (lost or ended or view.cluster_gone) or (view.job and view.job.status is JobStatus.SUCCEEDED):
+            return view
+        view = replace(view, keeps_state=self.keeps_state(view.checkpoint_step))
+        if not self.log and view.attempt:
+            saved = self.record.store.get(contract.evidence(view.attempt, "driver.log"))
+            self.log = saved.decode(errors="replace") if saved else ""
+        return replace(view, verdict=self._verdict(view, lost))
+
+    def _verdict(self, view: RunView, lost: bool) -> Verdict:
+        said = ""
+        if view.cluster_gone:
+            said = "the cluster's processes are gone"
+        elif lost:
+            said = "the head answers and does not know the job"
+        acts = [a for a in view.history if a.attempt == view.attempt and a.action == "Stop"]
+        job = replace(view.job, message=self.record.clean(view.job.message)) if view.job else None
+        return failure.classify(
+            failure.gather_evidence(
+                job=job,
+                log=self.log,
+                hint=view.hint,
+                incident=f"{acts[0].failure_class}: {acts[0].message}" if acts else "",
+                api=said,
+                now=self.clock.now(),
+            )
+        )
+
+    def _with_ages(self, view: RunView) -> RunView:
+        now = self.clock.monotonic()
+        of = str(view.attempt)
+        waiting = "yes" if _waiting(view) else "no"
+        self.watch = self.watch.observe(
+            now,
+            progress=of + _digest(view.progress),
+            log=of + hashlib.sha256(self.log.encode()).hexdigest(),
+            job=of + progress.job_value(view.job.status if view.job else None),
+            api=progress.api_value(view.api),
+            waiting=of + waiting,
+            ended=of + str(view.verdict is not None),
+        )
+        age = self.watch.age
+        return replace(
+            view,
+            progress_age=age("progress", now),
+            log_age=age("log", now),
+            pending_age=self.watch.age_of("waiting", of + "yes", now),
+            api_age=self.watch.age_of("api", "silent", now),
+            unknown_age=self.watch.age_of("job", of + "unknown", now),
+            incident_age=self.watch.age_of("ended", of + "True", now),
+        )
+
+
+def _waiting(view: RunView) -> bool:
+    from ops.policy.resubmission import WAITING_PHASES
+
+    is_pending = view.job is not None and view.job.status is JobStatus.PENDING
+    return is_pending or (view.progress is not None and view.progress.phase in WAITING_PHASES)
+
+
+def _digest(seen: Progress | None) -> str:
+    return hashlib.sha256(json.dumps(seen.to_json(), sort_keys=True).encode()).hexdigest() if seen else ""
+
+
+def from_ranks(ranks: list[dict[str, Any]], attempt: int) -> Progress:
+    """Progress of a script that reports by rank: the run is where its last rank is."""
+    step = min(int(r.get("step", 0)) for r in ranks)
+    first = next((r for r in ranks if r.get("rank") == 0), ranks[0])
+    loss = first.get("loss")
+    return Progress(
+        step=step,
+        loss=float(loss) if loss is not None else None,
+        world_size=len(ranks),
+        attempt=attempt,
+        phase=str(first.get("phase") or "train"),
+        ranks=ranks,
+        time=max(float(r.get("time") or 0.0) for r in ranks),
+    )
+
+
+def past_action(data: dict[str, Any]) -> PastAction:
+    names = set(PastAction.__dataclass_fields__)
+    return PastAction(**{k: v for k, v in data.items() if k in names})

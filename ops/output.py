@@ -1,0 +1,66 @@
+"""Data to stdout as table, JSON or YAML; everything else goes to stderr. Used by all commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+def show(data: Any, form: Format, columns: Iterable[str] = ()) -> None:
+    """Print rows (a list of mappings) or one mapping; `columns` picks and orders those of the table."""
+    if form is Format.JSON:
+        typer.echo(json.dumps(data, indent=2, default=str))
+    elif form is Format.YAML:
+        typer.echo(yaml.safe_dump(json.loads(json.dumps(data, default=str)), sort_keys=False), nl=False)
+    elif isinstance(data, Mapping):
+        _pairs(data)
+    else:
+        _rows(list(data), list(columns))
+
+
+def _rows(rows: list[Mapping[str, Any]], columns: list[str]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    columns = columns or list(rows[0] if rows else ())
+    for column in columns:
+        table.add_column(column.replace("_", " ").upper(), overflow="fold")
+    for row in rows:
+        table.add_row(*(word(row.get(column)) for column in columns))
+    stdout.print(table)
+
+
+def _pairs(data: Mapping[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in data.items():
+        table.add_row(key.replace("_", " "), word(value))
+    stdout.print(table)
+
+
+def word(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, list | tuple):
+        return "\n".join(word(v) for v in value) or "-"
+    return str(value)
+
+
+def note(message: str) -> None:
+    """For people, on stderr; no markup, since messages quote other programs."""
+    stderr.print(message, markup=False)

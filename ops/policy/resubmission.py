@@ -1,0 +1,423 @@
+"""What to do about a run now: submit, resubmit, stop, wait, make the cluster again, finish, or nothing.
+
+`decide` walks an ordered list of small rules named after the situation; first answer wins. Called by
+`ops.supervise` once a tick, and by `ops.explain`, which shows the answer without acting on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from steadyray.contract import Depth, FailureClass
+
+from ops.policy import progress
+from ops.policy.model import (
+    FINAL,
+    Action,
+    Api,
+    Capacity,
+    Decision,
+    JobStatus,
+    RunState,
+    RunView,
+    Verdict,
+)
+
+F = FailureClass
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What a class leads to. `budget`: none (never retried), free, infrastructure or once."""
+
+    budget: str
+    advice: str
+    owner: str = "supervisor"
+    since: str = "2026-11-30"
+
+
+TREATMENTS: dict[FailureClass, Treatment] = {
+    F.USER_ERROR: Treatment("none", "Correct the script, then run it under a new name or `job resume` it."),
+    F.BAD_INPUT: Treatment("none", "Correct the path or the data, then `job resume` it."),
+    F.BAD_ENVIRONMENT: Treatment(
+        "none", "Add what is missing to the cluster's environment, then `job resume` it."
+    ),
+    F.OUT_OF_MEMORY_HOST: Treatment("once", "Lower the batch or the loader's workers, or use larger nodes."),
+    F.OUT_OF_MEMORY_DEVICE: Treatment("once", "Lower the batch size or use more GPUs."),
+    F.PREEMPTED: Treatment("free", "Nothing to do: a preemption is never charged."),
+    F.MAINTENANCE: Treatment("free", "Nothing to do: maintenance is never charged."),
+    F.WORKER_CRASH: Treatment("infrastructure", "Look at the worker's log if it comes again."),
+    F.NODE_LOST: Treatment("infrastructure", "Look at the node if it comes again."),
+    F.DRIVER_LOST: Treatment("infrastructure", "Look at the node if it comes again."),
+    F.HARDWARE_FAULT: Treatment("infrastructure", "Take the machine out and have it looked at."),
+    F.NETWORK_FAULT: Treatment("infrastructure", "Look at the silent rank's host."),
+    F.COLLECTIVE_TIMEOUT: Treatment("infrastructure", "Look at the silent rank's host and its data loader."),
+    F.HANG: Treatment("infrastructure", "Read the saved stacks."),
+    F.STORAGE_TRANSIENT: Treatment("infrastructure", "Look at the storage if it comes again."),
+    F.CHECKPOINT_CORRUPT: Treatment("once", "The one before it is taken."),
+    F.DIVERGENCE: Treatment("once", "Lower the learning rate or look at the batch at that step."),
+    F.HEAD_LOST: Treatment("infrastructure", "Keep the head's state (GCS persistence) to keep jobs alive."),
+    F.CAPACITY_MISSING: Treatment("none", "Ask for less, or raise the limits of the cluster's node groups."),
+    F.QUEUED: Treatment("none", "Raise the wait limit or the queue's quota."),
+    F.CONTROL_PLANE_BLIND: Treatment("none", "Look at the network between here and the cluster."),
+    F.CANCELLED: Treatment("none", "`job resume` continues it from its last checkpoint."),
+    F.DEADLINE_EXCEEDED: Treatment("none", "Raise --time-limit and `job resume` it."),
+    F.UNKNOWN: Treatment("infrastructure", "Read the evidence; a new rule may be worth its row."),
+}
+
+BACKOFF_FIRST_SECONDS = 2.0
+BACKOFF_MOST_SECONDS = 60.0
+PENDING_GRACE_SECONDS = 5.0
+"""A job is PENDING for a second or two on its way; only then is it said to wait for capacity."""
+UNKNOWN_GRACE_SECONDS = 3.0
+"""A head that just came back lists its jobs a moment later than it answers."""
+WAITING_PHASES = frozenset({"waiting", "waiting-for-capacity", "placement"})
+"""Phases in which the library's driver waits for nodes."""
+
+
+def decide(view: RunView) -> Decision:
+    """The one thing to do about `view`. Never raises and never looks at anything else."""
+    for rule in RULES:
+        if decision := rule(view):
+            return decision
+    return Decision(Action.NONE, "Running", "The attempt runs.")
+
+
+# --- the situations, in order -------------------------------------------------------------------------
+def already_finished(view: RunView) -> Decision | None:
+    if view.finished is None:
+        return None
+    return Decision(Action.NONE, "Finished", f"The run is {view.finished}.", final=view.finished)
+
+
+def ended_well(view: RunView) -> Decision | None:
+    """Before any wish to stop: what is done is done."""
+    if view.job is None or view.job.status is not JobStatus.SUCCEEDED:
+        return None
+    return Decision(
+        Action.FINISH, "Succeeded", "The command ended with exit code 0.", final=RunState.SUCCEEDED
+    )
+
+
+def stop_requested(view: RunView) -> Decision | None:
+    if not view.stop_requested:
+        return None
+    verdict = Verdict(F.CANCELLED, "StopRequested", "A person asked for the stop.", 1.0)
+    return _end_job(view, verdict, RunState.STOPPED)
+
+
+def time_limit_passed(view: RunView) -> Decision | None:
+    limit = view.budgets.time_seconds
+    if limit is None or view.run_seconds < limit:
+        return None
+    if _waits_for_capacity(view):
+        message = f"The time limit of {limit:.0f} s passed while it waited. {shortage(view.capacity)}"
+        return _end_job(view, Verdict(F.CAPACITY_MISSING, "TimeLimit", message, 1.0), RunState.FAILED)
+    verdict = Verdict(F.DEADLINE_EXCEEDED, "TimeLimit", f"The time limit of {limit:.0f} s passed.", 1.0)
+    return _end_job(view, verdict, RunState.FAILED)
+
+
+def not_yet_submitted(view: RunView) -> Decision | None:
+    """No attempt, or one that was claimed and never handed over (its supervisor died in between)."""
+    if view.api is not Api.ANSWERS or view.job is not None or view.submitted or view.started:
+        return None
+    attempt = max(1, view.attempt)
+    reason = "FirstAttempt" if view.attempt == 0 else "ClaimedNotSubmitted"
+    return Decision(Action.SUBMIT, reason, f"Submits attempt {attempt}.", details={"attempt": attempt})
+
+
+def cluster_silent(view: RunView) -> Decision | None:
+    """Silence of an interface leads to nothing, unless the processes behind it are proven gone."""
+    if view.api is Api.ANSWERS:
+        return None
+    if view.cluster_gone:
+        verdict = view.verdict or Verdict(
+            F.HEAD_LOST, "ClusterGone", "All processes of the cluster are gone.", 1.0
+        )
+        return _recreate(view, verdict)
+    if progress.moving(view.progress, view.progress_age, view.budgets):
+        return Decision(
+            Action.NONE, F.CONTROL_PLANE_BLIND, f"{_silence(view)} Steps are made; nothing is done."
+        )
+    if view.api_age > view.budgets.blind_seconds:
+        limit = view.budgets.blind_seconds
+        text = f"The cluster was silent for {view.api_age:.0f} s, longer than {limit:.0f} s."
+        return _finish(view, Verdict(F.HEAD_LOST, "ClusterSilent", text, 0.6), "NoAnswer")
+    return Decision(Action.WAIT, F.CONTROL_PLANE_BLIND, f"{_silence(view)} Waits; unknown is not unhealthy.")
+
+
+def job_unknown(view: RunView) -> Decision | None:
+    """The head answers and does not know a job that was handed over: it lost its state."""
+    if view.job is not None:
+        return None
+    if view.unknown_age < UNKNOWN_GRACE_SECONDS:
+        return Decision(Action.WAIT, "JobUnknown", "The head does not list the job (yet).")
+    if progress.moving(view.progress, view.progress_age, view.budgets) and view.progress_age < 5.0:
+        message = "The head does not know the job, but steps are made; nothing is done."
+        return Decision(Action.NONE, F.CONTROL_PLANE_BLIND, message)
+    return after_loss(
+        view, view.verdict or Verdict(F.HEAD_LOST, "UnknownToHead", "The head lost its state.", 0.9)
+    )
+
+
+def pending(view: RunView) -> Decision | None:
+    if view.job is None or view.job.status is not JobStatus.PENDING:
+        return None
+    if view.pending_age < PENDING_GRACE_SECONDS:
+        return Decision(Action.NONE, "Starting", "The job starts.")
+    return _wait_for_capacity(view, view.pending_age)
+
+
+def ended_badly(view: RunView) -> Decision | None:
+    if view.job is None or not view.job.status.ended:
+        return None
+    verdict = view.verdict or Verdict(F.UNKNOWN, "NoEvidence", "Nothing is known about this ending.", 0.0)
+    return after_loss(view, verdict)
+
+
+def ranks_wait(view: RunView) -> Decision | None:
+    if view.progress is None or view.progress.phase not in WAITING_PHASES:
+        return None
+    return _wait_for_capacity(view, view.pending_age)
+
+
+def driver_hung(view: RunView) -> Decision | None:
+    if not progress.hung(view.progress, view.progress_age, view.log_age, view.budgets):
+        return None
+    text = (
+        f"No progress for {view.progress_age:.0f} s and no line in the log for {view.log_age:.0f} s; "
+        "the driver hangs."
+    )
+    return Decision(
+        Action.STOP,
+        "DriverHung",
+        text,
+        verdict=Verdict(F.HANG, "DriverSilent", text, 0.8),
+        next="Once the job has ended, the next attempt continues from the last checkpoint.",
+    )
+
+
+RULES: tuple[Callable[[RunView], Decision | None], ...] = (
+    already_finished,
+    ended_well,
+    stop_requested,
+    time_limit_passed,
+    cluster_silent,
+    not_yet_submitted,
+    job_unknown,
+    pending,
+    ended_badly,
+    ranks_wait,
+    driver_hung,
+)
+
+
+# --- after a loss -------------------------------------------------------------------------------------
+def after_loss(view: RunView, verdict: Verdict) -> Decision:
+    """An attempt is lost: retry it, or end the run. Shared by every way in which an attempt can end."""
+    kind = verdict.failure_class
+    treatment = TREATMENTS[kind]
+    if kind is F.CANCELLED:
+        return _finish(view, verdict, "Cancelled", RunState.STOPPED)
+    if treatment.budget == "none":
+        return _finish(view, verdict, "NotRetried")
+    if _starts_over(view) and losses(view) >= 1:
+        message = (
+            "The script keeps nothing in $STEADYRAY_RUN_DIR, so it started over and lost its work a second "
+            "time; let it save and read $STEADYRAY_RESUME_FROM, or allow this with --restart-ok."
+        )
+        return _finish(view, verdict, "StartsOver", message=message)
+    used, most = _budget(view, kind, treatment)
+    if used >= most:
+        return _finish(
+            view, verdict, "BudgetSpent", message=f"{verdict.message} {used} of {most} retries are used."
+        )
+    charged = treatment.budget != "free"
+    blind = view.restart_ok and view.best_step == 0  # a script that names no steps cannot be judged by them
+    missed = progress.strikes(view.history, best_step=view.best_step)
+    if charged and not blind and missed >= view.budgets.strikes:
+        message = f"{verdict.message} {missed} attempts in a row made no new step."
+        return _finish(view, verdict, "NoForwardProgress", message=message)
+    return _retry(view, verdict, charged, most - used - 1 if charged else most - used)
+
+
+def losses(view: RunView) -> int:
+    """Attempts lost before this one, charged or not: their work is gone either way."""
+    return sum(1 for a in view.history if a.action == Action.RESUBMIT)
+
+
+def backoff_seconds(view: RunView, kind: FailureClass) -> float:
+    """None at the first loss; then doubling, up to a minute. A preemption never waits."""
+    if TREATMENTS[kind].budget == "free":
+        return 0.0
+    earlier = progress.strikes(view.history, best_step=view.best_step) - 1
+    if kind in {F.UNKNOWN, F.STORAGE_TRANSIENT}:
+        earlier += 1
+    if earlier <= 0:
+        return 0.0
+    return min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** (earlier - 1))
+
+
+def _retry(view: RunView, verdict: Verdict, charged: bool, left: int) -> Decision:
+    delay = backoff_seconds(view, verdict.failure_class)
+    if view.incident_age < delay:
+        text = f"{verdict.message} Waits {delay - view.incident_age:.0f} s before the next attempt."
+        return Decision(
+            Action.WAIT, "BackOff", text, verdict=verdict, delay_seconds=delay - view.incident_age
+        )
+    attempt = view.attempt + 1
+    message = f"{verdict.message} Attempt {attempt} continues {_from(view)}."
+    if _starts_over(view):
+        message += " It keeps nothing in $STEADYRAY_RUN_DIR: without --restart-ok a second loss ends the run."
+    depth = Depth.NEW_CLUSTER if _cluster_was_made(view) else Depth.NEW_ATTEMPT
+    return Decision(
+        Action.RESUBMIT,
+        verdict.failure_class,
+        message,
+        verdict=verdict,
+        charged=charged,
+        depth=depth,
+        delay_seconds=delay,
+        budget_left=left,
+        next=f"{left} more retries of this kind are left."
+        if charged
+        else "This is not charged to any budget.",
+        details={"attempt": attempt},
+    )
+
+
+def _recreate(view: RunView, verdict: Verdict) -> Decision:
+    """The attempt is charged by the resubmission that follows; a cluster that is never up ends the run."""
+    made = sum(1 for a in view.history if a.action == Action.RECREATE_CLUSTER and a.attempt == view.attempt)
+    if made >= view.budgets.strikes:
+        return _finish(
+            view, verdict, "ClusterDoesNotStay", message=f"{verdict.message} It was made {made} times."
+        )
+    used, most = _budget(view, F.HEAD_LOST, TREATMENTS[F.HEAD_LOST])
+    if used >= most:
+        return _finish(
+            view, verdict, "BudgetSpent", message=f"{verdict.message} {used} of {most} retries are used."
+        )
+    return Decision(
+        Action.RECREATE_CLUSTER,
+        F.HEAD_LOST,
+        f"{verdict.message} Makes the cluster again.",
+        verdict=verdict,
+        depth=Depth.NEW_CLUSTER,
+        budget_left=most - used,
+        next="Then the next attempt continues from the last checkpoint.",
+    )
+
+
+def _budget(view: RunView, kind: FailureClass, treatment: Treatment) -> tuple[int, int]:
+    if treatment.budget == "free":
+        return 0, 1
+    if treatment.budget == "once":
+        same = [a for a in view.history if a.charged and a.failure_class == kind]
+        return len([a for a in same if a.best_step >= view.best_step]), view.budgets.once
+    used = progress.charged_since(view.history, checkpoint_step=view.checkpoint_step)
+    return used, view.budgets.infrastructure
+
+
+def _finish(
+    view: RunView, verdict: Verdict, reason: str, final: RunState = RunState.FAILED, message: str = ""
+) -> Decision:
+    return Decision(
+        Action.FINISH,
+        reason,
+        message or verdict.message,
+        verdict=verdict,
+        final=final,
+        next=TREATMENTS[verdict.failure_class].advice,
+    )
+
+
+def _end_job(view: RunView, verdict: Verdict, final: RunState) -> Decision:
+    """Ends a job that still may run; finishes the run once it has ended."""
+    if view.api is not Api.ANSWERS and view.submitted and not view.cluster_gone:
+        return Decision(Action.WAIT, F.CONTROL_PLANE_BLIND, f"{_silence(view)} The stop waits for it.")
+    if view.job is None or view.job.status.ended:
+        return _finish(view, verdict, verdict.rule, final)
+    is_pending = view.job.status is JobStatus.PENDING
+    return Decision(
+        Action.STOP,
+        verdict.rule,
+        f"{verdict.message} Ends the job.",
+        verdict=verdict,
+        next="Once the job has ended, the run is finished.",
+        details={"pending": is_pending},
+    )
+
+
+# --- capacity -----------------------------------------------------------------------------------------
+def _waits_for_capacity(view: RunView) -> bool:
+    is_pending = view.job is not None and view.job.status is JobStatus.PENDING
+    return is_pending or (view.progress is not None and view.progress.phase in WAITING_PHASES)
+
+
+def _wait_for_capacity(view: RunView, waited: float) -> Decision:
+    text = shortage(view.capacity, view.progress.message if view.progress else "")
+    limit = view.budgets.wait_seconds
+    if waited > limit:
+        verdict = Verdict(F.CAPACITY_MISSING, "WaitLimit", f"Waited {limit:.0f} s for capacity. {text}", 1.0)
+        return _end_job(view, verdict, RunState.FAILED)
+    message = f"{text} Waits for it, at most {limit:.0f} s; waiting is never charged."
+    return Decision(Action.WAIT, F.CAPACITY_MISSING, message)
+
+
+def shortage(capacity: Capacity, said: str = "") -> str:
+    """Asked and available amounts, in words."""
+    if said:
+        return said if said.endswith(".") else said + "."
+    parts = []
+    for name, amount in sorted(capacity.asked.items()):
+        free, total = capacity.available.get(name, 0.0), capacity.total.get(name, 0.0)
+        if total < amount:
+            parts.append(f"{name} {amount:g}, the cluster has {total:g}")
+        elif free < amount:
+            parts.append(f"{name} {amount:g}, {free:g} of {total:g} are free")
+    if not parts:
+        return "The job waits for a node that can take it."
+    return f"The job asks for {'; '.join(parts)}."
+
+
+# --- words --------------------------------------------------------------------------------------------
+def _starts_over(view: RunView) -> bool:
+    return not view.restart_ok and not view.keeps_state and view.checkpoint_step == 0
+
+
+def _cluster_was_made(view: RunView) -> bool:
+    return any(a.action == Action.RECREATE_CLUSTER and a.attempt == view.attempt for a in view.history)
+
+
+def _from(view: RunView) -> str:
+    if view.checkpoint_step:
+        return f"from the checkpoint of step {view.checkpoint_step}"
+    return "with what the script saved" if view.keeps_state else "from the start"
+
+
+def _silence(view: RunView) -> str:
+    if view.api is Api.PARTIAL:
+        return f"The dashboard answers, but its Jobs API has not for {view.api_age:.0f} s (a partial outage)."
+    return f"The cluster has not answered for {view.api_age:.0f} s."
+
+
+def state_of(view: RunView, decision: Decision) -> RunState:
+    """The state that a person sees after `decision`."""
+    if decision.final in FINAL:
+        return decision.final
+    by_action = {
+        Action.SUBMIT: RunState.SUBMITTING,
+        Action.RESUBMIT: RunState.RECOVERING,
+        Action.RECREATE_CLUSTER: RunState.RECOVERING,
+    }
+    if decision.action in by_action:
+        return by_action[decision.action]
+    if decision.verdict is not None:
+        return RunState.RECOVERING
+    if decision.action is Action.WAIT:
+        return RunState.WAITING
+    if view.job is not None and view.job.status is JobStatus.PENDING:
+        return RunState.STARTING
+    return RunState.RUNNING if view.attempt else RunState.PENDING

@@ -1,0 +1,90 @@
+"""Writes and reads the records of a run: events, claims, evidence. Only it writes for `ops` in a run.
+
+Events of the supervisor have fixed places: the events of an attempt lie under a writer named after it, one
+number a kind, those of an incident under its id. As creation is exclusive, an event happens once whoever
+and however many supervisors write it, and the next one can complete what a killed one left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from steadyray.contract import SCHEMA, Event, EventKind, event
+
+from ops.policy.redaction import redact
+from ops.ports import Clock, RunStore
+
+K = EventKind
+
+ATTEMPT_SEQ = {
+    K.RUN_CREATED: 1,
+    K.ATTEMPT_CLAIMED: 2,
+    K.ATTEMPT_SUBMITTED: 3,
+    K.ATTEMPT_RUNNING: 4,
+    K.ATTEMPT_ENDED: 5,
+    K.RUN_FINISHED: 6,
+}
+INCIDENT_SEQ = {K.INCIDENT_OPENED: 1, K.EVIDENCE_SAVED: 2, K.ACTION_TAKEN: 2}
+"""The k-th action of an incident has number 2 + k."""
+
+
+class Recorder:
+    """Records of one run. Everything that is written passes the redaction first."""
+
+    def __init__(self, store: RunStore, clock: Clock, hidden: tuple[str, ...] = ()) -> None:
+        self.store = store
+        self._clock = clock
+        self._hidden = hidden
+        self.id = f"supervisor-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._seq = 0
+
+    def clean(self, text: str) -> str:
+        return redact(text, self._hidden)
+
+    def read(self, path: str) -> dict[str, Any] | None:
+        """A JSON record; None if it is not there or not whole yet (not every writer is atomic)."""
+        data = self.store.get(path)
+        if data is None:
+            return None
+        try:
+            value = json.loads(data)
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) else None
+
+    def create(self, path: str, record: Mapping[str, Any]) -> bool:
+        return self.store.create(path, self.encoded(record))
+
+    def put(self, path: str, record: Mapping[str, Any]) -> None:
+        self.store.put(path, self.encoded(record))
+
+    def encoded(self, record: Mapping[str, Any]) -> bytes:
+        return self.clean(json.dumps({"schema": SCHEMA, **record}, default=str, ensure_ascii=False)).encode()
+
+    def attempt_event(self, kind: EventKind, attempt: int, /, **data: Any) -> bool:
+        """True if this call made it; False if it happened already."""
+        writer = f"supervisor-attempt-{attempt:04d}"
+        return self._event(kind, writer, ATTEMPT_SEQ[kind], attempt, "", data)
+
+    def incident_event(self, kind: EventKind, attempt: int, incident: str, k: int = 0, **data: Any) -> bool:
+        writer = f"supervisor-incident-{incident}"
+        return self._event(kind, writer, INCIDENT_SEQ[kind] + k, attempt, incident, data)
+
+    def own_event(self, kind: EventKind, attempt: int, **data: Any) -> bool:
+        """Events that each supervisor may have its own of, such as Waiting."""
+        self._seq += 1
+        return self._event(kind, self.id, self._seq, attempt, "", data)
+
+    def _event(
+        self, kind: EventKind, writer: str, seq: int, attempt: int, incident: str, data: dict[str, Any]
+    ) -> bool:
+        record = Event(self._clock.now(), kind, writer, seq, attempt, incident=incident, data=data)
+        return self.create(event(writer, seq), record.to_json())
+
+    def has_event(self, kind: EventKind, attempt: int) -> bool:
+        return self.store.get(event(f"supervisor-attempt-{attempt:04d}", ATTEMPT_SEQ[kind])) is not None

@@ -1,0 +1,37 @@
+"""What was asked of a run: `spec.json`, written once. Made by `ops.submission`, read by `ops.supervise`."""
+
+from __future__ import annotations
+
+import hashlib
+
+from pydantic import BaseModel, ConfigDict, Field
+from steadyray.contract import SCHEMA
+
+from ops.policy.model import Budgets
+
+
+class RunSpec(BaseModel):
+    """Everything that a supervisor on another machine needs to go on with the run, without secrets."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    schema_: int = Field(SCHEMA, alias="schema", serialization_alias="schema")
+    name: str
+    entrypoint: tuple[str, ...] = Field(description="command and arguments, run in the code's folder")
+    recipe: str | None = Field(None, description="file name of the recipe; None for a command")
+    code_hash: str = Field(description="sha256 of code/<hash>.zip")
+    cluster: str = Field("local", description="name of the cluster, or its dashboard's http address")
+    env: dict[str, str] = Field(default_factory=dict)
+    secret_env: tuple[str, ...] = Field(
+        (), description="names only; values come from the supervisor's environment"
+    )
+    restart_ok: bool = False
+    driver_cpus: float = 0.0
+    driver_resources: dict[str, float] = Field(default_factory=dict)
+    budgets: Budgets = Budgets()
+    created: float = Field(0.0, description="wall clock seconds")
+
+
+def submission_id(run: str, run_url: str, attempt: int) -> str:
+    """The hash keeps equal names of two runs folders apart on one cluster."""
+    return f"{run}-{hashlib.sha256(run_url.encode()).hexdigest()[:8]}-{attempt}"

@@ -1,0 +1,146 @@
+"""Makes a run: name, code, spec. Called by `steadyray job run` and `submit`, before any supervisor exists."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from steadyray import contract
+from steadyray.contract import EventKind
+
+from ops import packing
+from ops.errors import NotFoundError, RefusedError, UsageError
+from ops.policy.model import FINAL, RunState
+from ops.policy.redaction import redact
+from ops.ports import Clock, RunStore
+from ops.record import Recorder
+from ops.spec import RunSpec
+
+SECRET_NAME = re.compile(r"(?i)(token|secret|password|passwd|api_?key|access_?key|credential)")
+RECIPE_COMMAND = ("python", "-m", "steadyray.run", "--config")
+
+
+def recipe_command(recipe: Path, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    return (*RECIPE_COMMAND, recipe.name, *overrides)
+
+
+def default_name(words: tuple[str, ...], recipe: Path | None) -> str:
+    """From the recipe's or the script's file name; always a legal name."""
+    stem = (
+        recipe.stem
+        if recipe
+        else next((Path(w).stem for w in words if w.endswith(".py")), Path(words[0]).name)
+    )
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:40].strip("-")
+    return name or "run"
+
+
+def check_name(name: str) -> None:
+    if not contract.RUN_NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a run",
+            hint="use small letters, digits and dashes, at most 48, with a letter or digit at both ends",
+        )
+
+
+def check_no_secrets(spec: RunSpec) -> None:
+    """A spec is stored for ever, so nothing that looks like a credential may enter it."""
+    for word in spec.entrypoint:
+        if redact(word) != word:
+            raise UsageError(
+                f"an argument of the command contains what looks like a credential: {redact(word)}",
+                hint="pass it with --secret-env NAME and let the script read $NAME",
+            )
+    for name, value in spec.env.items():
+        if SECRET_NAME.search(name) or redact(value) != value:
+            raise UsageError(
+                f"the variable {name} looks like a secret, and the value of --env is stored with the run",
+                hint=f"set it in this shell and pass --secret-env {name}",
+            )
+
+
+def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:
+    """Store code and spec; False if the very same run exists already and is not finished.
+
+    Raises RefusedError if the name belongs to a finished run or to one that is something else.
+    """
+    check_name(spec.name)
+    check_no_secrets(spec)
+    recorder = Recorder(store, clock)
+    path = f"{contract.CODE}/{spec.code_hash}.zip"
+    if (old := read_spec(store)) is not None:
+        _refuse_other(store, old, spec)
+        return False
+    store.create(path, code)
+    if not recorder.create(contract.SPEC, spec.model_dump(mode="json", by_alias=True)):
+        return create(store, clock, spec, code)  # somebody was faster; compare with theirs
+    recorder.attempt_event(
+        EventKind.RUN_CREATED,
+        0,
+        name=spec.name,
+        entrypoint=list(spec.entrypoint),
+        recipe=spec.recipe,
+        code_hash=spec.code_hash,
+    )
+    return True
+
+
+def _refuse_other(store: RunStore, old: RunSpec, new: RunSpec) -> None:
+    if (state := finished_state(store)) is not None:
+        raise RefusedError(
+            f"run {new.name} is already finished ({state}); it is not redone",
+            hint=f"look: steadyray job status {new.name}; again: --name OTHER"
+            + ("" if state is RunState.SUCCEEDED else f"; continue it: steadyray job resume {new.name}"),
+        )
+    same = (old.entrypoint, old.code_hash, old.cluster) == (new.entrypoint, new.code_hash, new.cluster)
+    if not same:
+        raise RefusedError(
+            f"run {new.name} exists, is not finished, and is another command or other code",
+            hint=f"follow it: steadyray job run {new.name}; or take another name: --name OTHER",
+        )
+
+
+def read_spec(store: RunStore) -> RunSpec | None:
+    data = store.get(contract.SPEC)
+    return RunSpec.model_validate(json.loads(data)) if data else None
+
+
+def find_spec(store: RunStore, name: str) -> RunSpec:
+    if (spec := read_spec(store)) is None:
+        raise NotFoundError(f"there is no run called {name}", hint="list them: steadyray job list")
+    return spec
+
+
+def finished_state(store: RunStore) -> RunState | None:
+    data = store.get(contract.RESULT)
+    state = RunState(json.loads(data)["state"]) if data else None
+    return state if state in FINAL else None
+
+
+def reopen(store: RunStore, clock: Clock, name: str) -> None:
+    """Let a failed or stopped run go on. The old result is kept beside it."""
+    state = finished_state(store)
+    if state is RunState.SUCCEEDED:
+        raise RefusedError(f"run {name} has succeeded; there is nothing to resume", hint="use another --name")
+    if state is not None:
+        old = store.get(contract.RESULT) or b"{}"
+        attempt = int(json.loads(old).get("attempt") or 0)
+        store.put(f"results/{attempt:04d}.json", old)
+        Recorder(store, clock).create(
+            contract.action(f"resume-{attempt:04d}", 1),
+            {
+                "incident": f"resume-{attempt:04d}",
+                "k": 1,
+                "attempt": attempt,
+                "action": "Resume",
+                "completed": True,
+            }
+            | {"failure_class": "", "charged": False, "best_step": 0, "time": clock.now()},
+        )
+        store.delete(contract.RESULT)
+    store.delete(contract.STOP_REQUEST)
+
+
+def pack(folder: Path) -> tuple[str, bytes]:
+    return packing.pack(folder)

@@ -1,0 +1,422 @@
+"""One tick of a run's supervisor: gather, decide, act at most once, record.
+
+The command line loops over `Supervisor.tick`; an operator may call it as well. Any number of supervisors
+may look after one run: every act is claimed by an exclusive create, and what a killed one left half done
+is continued by the next, because each step of it is idempotent.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from steadyray import contract
+from steadyray.contract import EventKind, FailureClass
+
+from ops.errors import BadRequestError, ClusterError, UsageError
+from ops.gather import Gatherer
+from ops.packing import ENTRY_FOLDER
+from ops.policy import lifecycle
+from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
+from ops.policy.resubmission import decide, state_of
+from ops.ports import Clock, ClusterMaker, JobRequest, RunStore
+from ops.record import Recorder
+from ops.spec import RunSpec
+
+K = EventKind
+
+TICK_SECONDS = 1.0
+FAST_TICK_SECONDS = 0.3
+"""While an attempt is on its way or being replaced: here a second is a second of lost training."""
+TAKE_OVER_SECONDS = {Action.RECREATE_CLUSTER: 240.0}
+TAKE_OVER_DEFAULT_SECONDS = 10.0
+"""After which another supervisor's unfinished act is continued. All acts are idempotent; making a cluster
+takes a minute on two cores, so that one is given longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """What a tick came to, and when the next one is due."""
+
+    snapshot: RunSnapshot
+    decision: Decision
+    wake_after: float
+    finished: bool = False
+
+
+@dataclass
+class Supervisor:
+    """Looks after one run. `hidden` are values that must appear nowhere (the token, secret variables)."""
+
+    spec: RunSpec
+    store: RunStore
+    maker: ClusterMaker
+    clock: Clock
+    environment: dict[str, str] = field(default_factory=dict)
+    """Further variables of the job, from the cluster's adapter."""
+    hidden: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        secrets = tuple(os.environ[name] for name in self.spec.secret_env if os.environ.get(name))
+        self.record = Recorder(self.store, self.clock, (*self.hidden, *secrets))
+        self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock)
+        self.state: RunState | None = None
+        self._waited: tuple[int, str] = (0, "")
+
+    def tick(self) -> Tick:
+        """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
+        view = self.gatherer.look()
+        decision = decide(view)
+        try:
+            self._note_running(view)
+            decision = self._act(view, decision)
+        except BadRequestError as error:
+            verdict = Verdict(
+                FailureClass.BAD_ENVIRONMENT, "RefusedByRay", self.record.clean(str(error)), 0.9
+            )
+            decision = Decision(
+                Action.FINISH, "NotRetried", verdict.message, verdict=verdict, final=RunState.FAILED
+            )
+            self._finish(view, decision)
+        except ClusterError as error:
+            text = f"The cluster did not take it: {self.record.clean(str(error))}. Tries again."
+            decision = Decision(Action.WAIT, FailureClass.CONTROL_PLANE_BLIND, text)
+        return self._shown(view, decision)
+
+    def explain(self) -> tuple[RunView, Decision]:
+        """What would be decided now, without doing it."""
+        view = self.gatherer.look()
+        return view, decide(view)
+
+    # --- acts -----------------------------------------------------------------------------------------
+    def _act(self, view: RunView, decision: Decision) -> Decision:
+        match decision.action:
+            case Action.SUBMIT:
+                self._submit(view, decision)
+            case Action.FINISH:
+                self._finish(view, decision)
+            case Action.STOP | Action.RESUBMIT | Action.RECREATE_CLUSTER:
+                return self._claimed(view, decision)
+            case Action.WAIT:
+                self._note_waiting(view, decision)
+            case Action.NONE if decision.final is not None:
+                self._note_finished()
+        return decision
+
+    def _claimed(self, view: RunView, decision: Decision) -> Decision:
+        """Evidence, then the claim, then the act, then its completion."""
+        incident = incident_id(view.attempt)
+        k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident and a.completed)
+        if decision.action is Action.STOP and self._already(view, Action.STOP):
+            return self._stop_again(view, decision)
+        if not self._already(view, Action.STOP) or decision.action is Action.RESUBMIT:
+            self._save_evidence(view, decision, incident)
+        claim = self._claim(view, decision, incident, k)
+        path = contract.action(incident, k)
+        if not self.record.create(path, claim) and not self._take_over(path):
+            text = f"Another supervisor does it: {decision.message}"
+            return Decision(Action.WAIT, "AnotherSupervisor", text, verdict=decision.verdict)
+        self._note_action(view, decision, incident, k)
+        match decision.action:
+            case Action.STOP:
+                self._stop(view, decision)
+            case Action.RECREATE_CLUSTER:
+                self.maker.make()
+                self.gatherer.cluster = None
+            case _:
+                self._end_attempt(view, decision.verdict)
+                self._lease(view.attempt + 1)
+        self.record.put(path, {**claim, "completed": True, "completed_time": self.clock.now()})
+        return decision
+
+    def _claim(self, view: RunView, decision: Decision, incident: str, k: int) -> dict[str, Any]:
+        return {
+            "incident": incident,
+            "k": k,
+            "attempt": view.attempt,
+            "action": decision.action,
+            "failure_class": decision.verdict.failure_class if decision.verdict else "",
+            "charged": decision.charged,
+            "best_step": view.best_step,
+            "checkpoint_step": view.checkpoint_step,
+            "completed": False,
+            "reason": decision.reason,
+            "message": decision.verdict.message if decision.verdict else decision.message,
+            "time": self.clock.now(),
+            "supervisor": self.record.id,
+        }
+
+    def _take_over(self, path: str) -> bool:
+        """An act that was claimed and not completed: ours, or of a supervisor that seems to have gone."""
+        there = self.record.read(path)
+        if there is None or there.get("completed"):
+            return False
+        if there.get("supervisor") == self.record.id:
+            return True
+        now = self.clock.monotonic()
+        self.gatherer.watch = self.gatherer.watch.observe(now, claim=path)
+        limit = TAKE_OVER_SECONDS.get(Action(there["action"]), TAKE_OVER_DEFAULT_SECONDS)
+        return self.gatherer.watch.age_of("claim", path, now) > limit
+
+    def _already(self, view: RunView, action: Action) -> bool:
+        return any(a.attempt == view.attempt and a.action == action for a in view.history)
+
+    def _stop(self, view: RunView, decision: Decision) -> None:
+        submission = self.gatherer.id(view.attempt)
+        if decision.details.get("pending"):
+            self.gatherer.client().end_pending(submission)
+        else:
+            self.gatherer.client().stop(submission)
+
+    def _stop_again(self, view: RunView, decision: Decision) -> Decision:
+        """Already asked for: repeat it (a pending job may have begun to run in between), and wait."""
+        self._stop(view, decision)
+        return Decision(Action.WAIT, "Stopping", "Waits for the job to end.", verdict=decision.verdict)
+
+    def _submit(self, view: RunView, decision: Decision) -> None:
+        attempt = max(1, view.attempt)
+        if view.attempt == 0 and not self._lease(attempt):
+            return  # another supervisor was faster; the next look shows its attempt
+        cluster = self.gatherer.client()
+        code = self.store.get(f"{contract.CODE}/{self.spec.code_hash}.zip")
+        if code is None:
+            raise UsageError(
+                f"run {self.spec.name} has lost its code", hint="submit it again under a new name"
+            )
+        uri = cluster.upload_package(f"_ray_pkg_{self.spec.code_hash[:32]}.zip", code)
+        cluster.submit(self._request(attempt, uri))
+        self.record.attempt_event(
+            K.ATTEMPT_SUBMITTED, attempt, attempt=attempt, submission_id=self.gatherer.id(attempt)
+        )
+
+    def _request(self, attempt: int, code_uri: str) -> JobRequest:
+        run_dir = self.store.url
+        command = ["python", f"{ENTRY_FOLDER}/entry.py", self.spec.name, str(attempt), run_dir, "--"]
+        secret = {name: self._secret(name) for name in self.spec.secret_env}
+        own = {
+            contract.ENV_RUN: self.spec.name,
+            contract.ENV_ATTEMPT: str(attempt),
+            contract.ENV_RUN_DIR: run_dir,
+            "PYTHONUNBUFFERED": "1",
+        }
+        return JobRequest(
+            submission_id=self.gatherer.id(attempt),
+            entrypoint="exec " + shlex.join([*command, *self.spec.entrypoint]),
+            runtime_env={
+                "working_dir": code_uri,
+                "env_vars": {**self.environment, **self.spec.env, **secret, **own},
+            },
+            metadata={"steadyray_run": self.spec.name, "steadyray_attempt": str(attempt)},
+            cpus=self.spec.driver_cpus,
+            resources=self.spec.driver_resources,
+        )
+
+    def _secret(self, name: str) -> str:
+        value = os.environ.get(name)
+        if value is None:
+            raise UsageError(
+                f"run {self.spec.name} needs the secret variable {name}, which is not set here",
+                hint=f"set {name} and type: steadyray job run {self.spec.name}",
+            )
+        return value
+
+    def _lease(self, attempt: int) -> bool:
+        """Claim an attempt. There is one lease a number, so there are never two attempts at once."""
+        lease = {
+            "attempt": attempt,
+            "submission_id": self.gatherer.id(attempt),
+            "cluster": self.spec.cluster,
+            "supervisor": self.record.id,
+            "time": self.clock.now(),
+        }
+        won = self.record.create(contract.lease(attempt), lease)
+        self.record.attempt_event(
+            K.ATTEMPT_CLAIMED,
+            attempt,
+            attempt=attempt,
+            cluster=self.spec.cluster,
+            submission_id=self.gatherer.id(attempt),
+        )
+        return won
+
+    def _finish(self, view: RunView, decision: Decision) -> None:
+        verdict = decision.verdict
+        if verdict is not None and view.attempt:
+            incident = incident_id(view.attempt)
+            self._save_evidence(view, decision, incident)
+            k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident)
+            self._note_action(view, decision, incident, k)
+        if view.attempt:
+            self._end_attempt(view, verdict)
+        result = {
+            "state": decision.final,
+            "failure_class": verdict.failure_class if verdict else None,
+            "rule": verdict.rule if verdict else None,
+            "reason": decision.reason,
+            "message": decision.message,
+            "hint": decision.next,
+            "attempt": view.attempt,
+            "step": view.best_step,
+            "exit_code": view.job.exit_code if view.job else None,
+            "time": self.clock.now(),
+        }
+        self.record.create(contract.RESULT, result)
+        self._note_finished()
+
+    # --- notes ----------------------------------------------------------------------------------------
+    def _save_evidence(self, view: RunView, decision: Decision, incident: str) -> None:
+        """Before any resubmission or clean-up: afterwards the cluster may not have it any more."""
+        verdict = decision.verdict
+        if verdict is None:
+            return
+        files: dict[str, dict[str, Any]] = {"verdict.json": asdict(verdict)}
+        if view.job:
+            files["job.json"] = asdict(view.job)
+        if view.progress:
+            files["progress.json"] = view.progress.to_json()
+        if nodes := self._nodes():
+            files["nodes.json"] = {"nodes": nodes}
+        paths = [contract.evidence(view.attempt, name) for name in files]
+        for path, content in zip(paths, files.values(), strict=True):
+            self.record.put(path, content)
+        if self.gatherer.log:
+            paths.append(contract.evidence(view.attempt, "driver.log"))
+            self.store.put(paths[-1], self.gatherer.log.encode())
+        self.record.incident_event(
+            K.INCIDENT_OPENED,
+            view.attempt,
+            incident,
+            failure_class=verdict.failure_class,
+            rule=verdict.rule,
+            message=verdict.message,
+            confidence=verdict.confidence,
+            culprit=asdict(verdict.culprit),
+            evidence=[{"source": e.source, "time": e.time, "line": e.text[:500]} for e in verdict.evidence],
+            step=view.best_step,
+            fault_time=self._fault_time(view),
+        )
+        self.record.incident_event(K.EVIDENCE_SAVED, view.attempt, incident, files=paths)
+
+    def _fault_time(self, view: RunView) -> float:
+        """The best guess without comparing clocks: when the job was last seen to make progress."""
+        silent = view.progress_age if view.progress else view.incident_age
+        return self.clock.now() - max(0.0, min(silent, view.run_seconds))
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        try:
+            return [asdict(n) for n in self.gatherer.client().nodes()]
+        except ClusterError:
+            return []
+
+    def _note_action(self, view: RunView, decision: Decision, incident: str, k: int) -> None:
+        self.record.incident_event(
+            K.ACTION_TAKEN,
+            view.attempt,
+            incident,
+            k,
+            action="Stop" if decision.action is Action.FINISH else decision.action,
+            reason=decision.reason,
+            message=decision.message,
+            depth=decision.depth,
+            delay_seconds=decision.delay_seconds,
+            budget_left=decision.budget_left,
+            claim=contract.action(incident, k),
+        )
+
+    def _end_attempt(self, view: RunView, verdict: Verdict | None) -> None:
+        self.record.attempt_event(
+            K.ATTEMPT_ENDED,
+            view.attempt,
+            attempt=view.attempt,
+            status=view.job.status if view.job else "LOST",
+            exit_code=view.job.exit_code if view.job else None,
+            failure_class=verdict.failure_class if verdict else None,
+            step=view.progress.step if view.progress else None,
+        )
+
+    def _note_running(self, view: RunView) -> None:
+        """Also completes what a supervisor that was killed after its submission could not note."""
+        if view.job is None or view.finished:
+            return
+        if not view.submitted:
+            self.record.attempt_event(
+                K.ATTEMPT_SUBMITTED,
+                view.attempt,
+                attempt=view.attempt,
+                submission_id=self.gatherer.id(view.attempt),
+            )
+        if view.job.driver_node and not self.record.has_event(K.ATTEMPT_RUNNING, view.attempt):
+            self.record.attempt_event(
+                K.ATTEMPT_RUNNING,
+                view.attempt,
+                attempt=view.attempt,
+                driver_node=view.job.driver_node,
+                driver_host=view.job.driver_host,
+            )
+
+    def _note_waiting(self, view: RunView, decision: Decision) -> None:
+        """On change of the reason, not each tick."""
+        key = (view.attempt, decision.reason)
+        if key == self._waited:
+            return
+        self._waited = key
+        since = self.clock.now() - max(view.pending_age, view.api_age)
+        self.record.own_event(
+            K.WAITING, view.attempt, reason=decision.reason, message=decision.message, since=since
+        )
+
+    def _note_finished(self) -> None:
+        """From the result, whoever wrote it, so that a killed writer's event is completed."""
+        result = self.record.read(contract.RESULT)
+        if result is None:
+            return
+        self.record.attempt_event(
+            K.RUN_FINISHED,
+            int(result["attempt"]),
+            state=result["state"],
+            failure_class=result["failure_class"],
+            message=result["message"],
+            step=result["step"],
+        )
+
+    # --- what a person sees ---------------------------------------------------------------------------
+    def _shown(self, view: RunView, decision: Decision) -> Tick:
+        state = state_of(view, decision)
+        message = decision.message
+        if self.state is not None and not lifecycle.legal(self.state, state):
+            message += f" (unexpected move from {self.state} to {state})"
+        self.state = state
+        result = self.record.read(contract.RESULT) or {}
+        snapshot = RunSnapshot(
+            run=self.spec.name,
+            state=state,
+            attempt=view.attempt,
+            progress=view.progress,
+            message=str(result.get("message") or message),
+            incidents=self._incidents(view),
+            started=self.spec.created,
+            waiting=message if state is RunState.WAITING else "",
+            cluster=self.spec.cluster,
+            exit_code=result.get("exit_code"),
+            log_line=last_line(self.gatherer.log),
+        )
+        finished = decision.final is not None and bool(result)
+        fast = state in {RunState.SUBMITTING, RunState.STARTING, RunState.RECOVERING, RunState.PENDING}
+        return Tick(snapshot, decision, FAST_TICK_SECONDS if fast else TICK_SECONDS, finished)
+
+    def _incidents(self, view: RunView) -> tuple[Incident, ...]:
+        return tuple(
+            Incident(a.incident, a.attempt, a.failure_class, a.message, a.action, a.time)
+            for a in self.gatherer.actions()
+        )
+
+
+def incident_id(attempt: int) -> str:
+    """One incident ends an attempt, so its number is fixed and two supervisors mean the same one."""
+    return f"s{attempt:04d}-1"
+
+
+def last_line(log: str) -> str:
+    return next((line for line in reversed(log.splitlines()) if line.strip()), "")[:300]
