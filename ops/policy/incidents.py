@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from steadyray.contract import Event, EventKind
+from steadyray.contract import Event, EventKind, FailureClass
 
 from ops.policy.events import dicts, integer, number, text
 
@@ -43,6 +43,10 @@ _OPENING = (EventKind.INCIDENT_OPENED, EventKind.RANK_LOST, EventKind.HANG_SUSPE
 def gather(
     events: Sequence[Event], ends: Sequence[tuple[int, float]], start: float, end: float
 ) -> tuple[Incident, ...]:
+    """All incidents between `start` and `end`; `ends` are attempt and end of each segment of steps.
+
+    A Recovered that nothing opened is no incident: the group grew, or left a rank that was asked to go.
+    """
     groups: dict[str, list[Event]] = defaultdict(list)
     for e in events:
         if e.incident:
@@ -50,16 +54,30 @@ def gather(
         elif e.kind in _OPENING:
             groups[f"{e.writer}:{e.seq}"].append(e)
     ended = {e.attempt: e.time for e in events if e.kind == EventKind.ATTEMPT_ENDED}
-    found = (
+    found = [
         _incident(name, own, ends, ended)
         for name, own in groups.items()
-        if any(e.kind in _OPENING or e.kind == EventKind.RECOVERED for e in own)
-    )
+        if any(e.kind in _OPENING for e in own)
+    ]
+    found = _mark_false_alarms(found, events)
     clipped = (
         replace(i, fault_time=min(max(i.fault_time, start), end), detected=min(max(i.detected, start), end))
         for i in found
     )
     return tuple(sorted(clipped, key=lambda i: (i.detected, i.fault_time, i.id)))
+
+
+def _mark_false_alarms(found: list[Incident], events: Sequence[Event]) -> list[Incident]:
+    """A driver learns later that a rank it had replaced was only slow: the last hang before was none."""
+    for e in events:
+        if e.kind != EventKind.RECOVERED or e.data.get("false_alarm") is not True:
+            continue
+        hangs = [i for i in found if i.failure_class == FailureClass.HANG and i.attempt == e.attempt]
+        before = [i for i in hangs if i.detected <= e.time]
+        if before:
+            last = max(before, key=lambda i: i.detected)
+            found = [replace(i, false_alarm=True) if i is last else i for i in found]
+    return found
 
 
 def _incident(
@@ -90,7 +108,6 @@ def _incident(
         depth=text(recovered, "depth") or text(action, "depth"),
         action=text(action, "action") or ("Recover" if recovered else ""),
         action_message=text(action, "message"),
-        false_alarm=recovered.get("false_alarm") is True,
         last_good=number(recovered, "last_step_time"),
         first_new=number(recovered, "first_new_step_time"),
         steps_redone=integer(recovered, "steps_redone"),

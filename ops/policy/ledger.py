@@ -170,7 +170,7 @@ def _count_steps(line: Timeline) -> list[_Steps]:
         highest = max(highest, segment.to_step)
         following = line.segments[position + 1] if position + 1 < len(line.segments) else None
         if following is None or following.attempt != segment.attempt:
-            unreported = _unreported(line, segment)
+            unreported = _unreported(line, segment, highest)
             if unreported is not None:
                 done.append(unreported)
                 highest = max(highest, unreported.to_step)
@@ -194,20 +194,21 @@ def _split(segment: Segment, highest: int) -> list[_Steps]:
     return parts
 
 
-def _unreported(line: Timeline, last: Segment) -> _Steps | None:
-    """Steps that a driver had done but not yet reported in an event when it was lost.
+def _unreported(line: Timeline, last: Segment, highest: int) -> _Steps | None:
+    """New steps that a driver had done but not yet reported in an event when it was lost.
 
-    Its progress file tells of them, and the supervisor wrote that step into the incident.
+    Its progress file tells of them; the supervisor copies that step into AttemptEnded and the incident.
     """
-    known = [
-        i for i in line.incidents if i.attempt == last.attempt and i.by_supervisor and i.step is not None
-    ]
-    if not known or (known[-1].step or 0) <= last.to_step:
+    known = [i for i in line.incidents if i.attempt == last.attempt and i.by_supervisor]
+    if not known:
+        return None
+    steps = [known[-1].step, *(a.step for a in line.attempts if a.number == last.attempt)]
+    reached = max((step for step in steps if step is not None), default=0)
+    if reached <= highest:
         return None
     until = max(last.end, known[-1].fault_time)
-    return _Steps(
-        last.end, until, last.to_step, known[-1].step or 0, False, last.attempt, last.generation, 0.0, False
-    )
+    where = (last.attempt, last.generation)
+    return _Steps(last.end, until, highest, reached, False, *where, reported=False)
 
 
 # --- incidents ---------------------------------------------------------------------------------------
@@ -233,7 +234,10 @@ def _window(line: Timeline, incident: Incident, steps: Sequence[_Steps]) -> _Win
     following = [p for p in steps if p.attempt >= incident.attempt and p.end > incident.detected]
     new = [p for p in following if p.to_step > highest and not p.redone]
     first_new = min((_time_of(p, max(highest, p.from_step) + 1) for p in new), default=None)
-    first_new = incident.first_new if incident.first_new is not None else first_new
+    if incident.first_new is not None and not incident.steps_redone:
+        first_new = (
+            incident.first_new
+        )  # to the millisecond; a driver's first step after a reload is no new one
     back = min((p.start for p in following), default=None)
     if back is None:
         back = _next_run(line, incident.detected)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from steadyray.contract import Event, EventKind
+from steadyray.contract import Event, EventKind, FailureClass
 
 from ops.policy.events import align, dicts, integer, number, text
 from ops.policy.incidents import Incident, gather
@@ -236,16 +236,18 @@ def _pauses(events: Sequence[Event]) -> tuple[tuple[Interval, ...], Event | None
     return tuple(pauses), finish
 
 
-_WAIT_ENDS = frozenset(EventKind) - {EventKind.WAITING, EventKind.EVIDENCE_SAVED, EventKind.ATTEMPT_SUBMITTED}
+_WAIT_REASONS = (FailureClass.CAPACITY_MISSING, FailureClass.QUEUED)
+"""The supervisor also waits for a cluster that does not answer or before a retry; that is repair."""
+
+_WAIT_ENDS = frozenset(EventKind) - {EventKind.EVIDENCE_SAVED, EventKind.ATTEMPT_SUBMITTED}
 
 
 def _waits(events: Sequence[Event]) -> tuple[Interval, ...]:
     waits, reason, begin = [], "", None
     for e in events:
-        if e.kind == EventKind.WAITING:
+        if e.kind == EventKind.WAITING and text(e.data, "reason") in _WAIT_REASONS:
             since = number(e.data, "since")
-            if begin is None:
-                begin = min(e.time, e.time if since is None else since)
+            begin = begin if begin is not None else min(e.time, e.time if since is None else since)
             reason = text(e.data, "reason")
         elif begin is not None and e.kind in _WAIT_ENDS:
             waits.append(Interval(begin, e.time, reason))

@@ -67,7 +67,9 @@ def test_mean_recovery_runs_from_the_last_good_step_to_the_next_new_one() -> Non
 def test_waiting_for_capacity_is_told_apart_from_start_up() -> None:
     s = Stream().supervisor(0, "RunCreated").supervisor(1, "AttemptClaimed")
     s.attempt = 1
-    s.supervisor(6, "Waiting", reason="CapacityMissing", since=2).supervisor(9, "Waiting", since=2)
+    s.supervisor(6, "Waiting", reason="CapacityMissing", since=2).supervisor(
+        9, "Waiting", reason="Queued", since=2
+    )
     s.supervisor(12, "AttemptRunning").formed(13, 1).steps(14, 20, 0, 6).finished(20)
     book = ledger(s.events)
     assert seconds(book) == {"start-up": 4, "waiting": 10, "productive": 6}
@@ -156,6 +158,39 @@ def _shift(event: Event, skew: float) -> Event:
 def test_a_driver_that_lived_on_for_minutes_is_no_clock_error() -> None:
     s = quiet().supervisor(15, "AttemptEnded", status="FAILED").steps(15, 75, 10, 70).finished(80)
     assert ledger(s.events).seconds[Category.PRODUCTIVE] == pytest.approx(70)
+
+
+def test_a_group_that_grew_is_no_incident() -> None:
+    s = quiet().formed(15.5, 3, 10, "peer")
+    s.driver(16.2, "Recovered", incident="0001-001", depth="hot", lost=[], steps_redone=0,
+             seconds_detection=0, last_step_time=15, first_new_step_time=16.1)  # fmt: skip
+    book = ledger(s.steps(16, 26, 10, 20).finished(26).events)
+    assert book.incidents == ()
+    assert seconds(book) == {"start-up": 5, "productive": 20, "restart": 1}
+
+
+def test_a_rank_that_proves_to_be_only_slow_makes_the_hang_before_a_false_alarm() -> None:
+    s = quiet().driver(20, "RankLost", incident="0001-001", rank=1, failure_class="Hang", detected=20)
+    s.formed(20.2, 2, 10, "peer").steps(20.5, 30, 10, 20)
+    s.driver(31, "Recovered", incident="0001-slow", depth="hot", false_alarm=True, lost=[-1])
+    (cost,) = ledger(s.finished(32).events).incidents
+    assert (cost.incident.id, cost.incident.false_alarm) == ("0001-001", True)
+
+
+def test_a_silent_control_plane_is_not_counted_as_waiting() -> None:
+    s = quiet().supervisor(15.1, "Waiting", reason="ControlPlaneBlind", since=12).steps(15, 25, 10, 20)
+    assert seconds(ledger(s.finished(25).events)) == {"start-up": 5, "productive": 20}
+
+
+def test_the_best_step_of_earlier_attempts_is_not_taken_for_work_of_this_one() -> None:
+    s = quiet().supervisor(16, "AttemptEnded", status="FAILED", step=10)
+    s.supervisor(16, "IncidentOpened", incident="s1", failure_class="NodeLost", fault_time=15, step=10)
+    s.submitted(17, 18).driver(18, "DriverStarted").formed(19, 2, 0).steps(20, 25, 0, 5)
+    s.supervisor(28, "AttemptEnded", status="FAILED", step=6)
+    s.supervisor(28, "IncidentOpened", incident="s2", failure_class="NodeLost", fault_time=27, step=10)
+    book = ledger(s.finished(29, "Failed").events)
+    assert book.seconds[Category.PRODUCTIVE] == pytest.approx(10)
+    assert book.incidents[1].seconds[Category.REDONE] == pytest.approx(2)
 
 
 def test_nothing_at_all_is_an_empty_ledger() -> None:
