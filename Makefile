@@ -17,7 +17,7 @@ help: ## Print this list
 
 .PHONY: demo
 demo: setup ## Cluster, training on real data, four faults, report, clean-up (about four minutes)
-	@scripts/demo
+	@.venv/bin/python scripts/demo.py
 
 .PHONY: setup
 setup: ## Make .venv from the hashed locks (a second run installs nothing)
@@ -27,15 +27,15 @@ setup: ## Make .venv from the hashed locks (a second run installs nothing)
 
 .PHONY: cluster-up
 cluster-up: setup ## Start the cluster of a profile and wait for it (ENV=local)
-	@$(STEADYRAY) cluster up $(ENV)
+	@$(STEADYRAY) cluster up --profile $(ENV)
 
 .PHONY: cluster-status
 cluster-status: setup ## Nodes by group, demand, what is missing and why (ENV=local)
-	@$(STEADYRAY) cluster status $(ENV)
+	@$(STEADYRAY) cluster status --name $(ENV)
 
 .PHONY: cluster-down
 cluster-down: setup ## End the cluster and everything it started (ENV=local)
-	@$(STEADYRAY) cluster down $(ENV) --yes
+	@$(STEADYRAY) cluster down --name $(ENV)
 
 ##@ Tests
 
@@ -97,7 +97,7 @@ render: setup ## Write cluster/rendered from the profiles
 
 .PHONY: docs
 docs: setup ## Write docs/cli.md from the commands
-	@.venv/bin/python scripts/cli_reference.py > docs/cli.md
+	@scripts/docs > docs/cli.md
 
 ##@ Numbers
 

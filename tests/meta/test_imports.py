@@ -52,3 +52,11 @@ def test_the_contract_is_imported_without_torch_and_ray(root: Path) -> None:
     )
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_the_import_contract_names_every_use_case(root: Path) -> None:
+    """A use case that is not listed in .importlinter is not checked."""
+    listed = (root / ".importlinter").read_text()
+    shared = {"__init__", "config", "errors", "output", "ports", "profile"}
+    use_cases = {path.stem for path in (root / "ops").glob("*.py")} - shared
+    assert {name for name in use_cases if f"    ops.{name}\n" not in listed} == set()
