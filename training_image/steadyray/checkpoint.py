@@ -1,0 +1,208 @@
+"""Checkpoints that are either whole or do not exist.
+
+One is a folder `checkpoints/<step>-<attempt>-<generation>/`; its manifest with sizes and hashes is written
+last. Saving copies the state to host memory (the only part that blocks the training) and writes in a
+thread. Loading checks the hashes; a bad checkpoint is set aside, never deleted, and the one before it taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from steadyray import contract
+from steadyray.rundir import create_exclusive, encode
+from steadyray.state import StateDict, clone
+
+STATE_FILE = "state.pt"
+SET_ASIDE = "set-aside"
+KEEP_LAST = 3
+"""The newest ones kept on disk; two good ones must always be there, the third covers a bad one."""
+
+
+class CheckpointCorruptError(Exception):
+    """A checkpoint does not have the content that its manifest promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    step: int
+    id: str
+    bytes: int
+    blocking_seconds: float
+    total_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    state: StateDict
+    id: str
+    manifest: contract.Manifest
+    seconds: float
+    set_aside: tuple[tuple[str, str], ...]
+    """(id, reason) of the bad ones met on the way."""
+
+
+@dataclass(slots=True)
+class Saver:
+    """Writes checkpoints of one generation from rank 0, at most one at a time."""
+
+    root: Path
+    attempt: int
+    generation: int
+    every_seconds: float | None = 30.0
+    every_steps: int | None = None
+    parent: str | None = None
+    keep: int = KEEP_LAST
+    on_saved: Callable[[Saved], None] = lambda saved: None
+    on_error: Callable[[str], None] = lambda message: None
+    last_step: int = 0
+    """The step that was saved or resumed from last."""
+    _last_time: float = field(default_factory=time.monotonic)
+    _thread: threading.Thread | None = None
+
+    def due(self, step: int) -> bool:
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        if self.every_steps is not None:
+            return step >= self.last_step + self.every_steps
+        return self.every_seconds is not None and time.monotonic() - self._last_time >= self.every_seconds
+
+    def save(
+        self, state: StateDict, *, world_size: int, samples: int, sampler: dict[str, Any], wait: bool = False
+    ) -> float:
+        """Start to save `state`; returns the seconds that this call held up the training."""
+        began = time.monotonic()
+        if self._thread is not None:
+            self._thread.join()
+        copy = clone(state, device="cpu")
+        blocking = time.monotonic() - began
+        self._last_time, self.last_step = time.monotonic(), int(state["step"])
+        manifest = contract.Manifest(
+            step=int(state["step"]), attempt=self.attempt, generation=self.generation, files={},
+            parent=self.parent, world_size=world_size, samples=samples, sampler=sampler, time=time.time(),
+        )  # fmt: skip
+        self._thread = threading.Thread(
+            target=self._write, args=(copy, manifest, blocking, began), name="steadyray-checkpoint"
+        )
+        self._thread.start()
+        if wait:
+            self._thread.join()
+            blocking = time.monotonic() - began
+        return blocking
+
+    def _write(self, state: StateDict, manifest: contract.Manifest, blocking: float, began: float) -> None:
+        relative = contract.checkpoint(manifest.step, manifest.attempt, manifest.generation)
+        folder = self.root / relative
+        try:
+            if (folder / contract.MANIFEST).exists():
+                return
+            size = write(folder, state, manifest)
+        except OSError as error:
+            self.on_error(f"cannot save checkpoint {folder.name}: {error}")
+            return
+        self.parent = folder.name
+        self.on_saved(Saved(manifest.step, folder.name, size, blocking, time.monotonic() - began))
+        prune(self.root, self.keep)
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
+def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
+    """Write one checkpoint; the manifest last, by exclusive create. Returns its size in bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / STATE_FILE
+    torch.save(state, path)
+    files = {STATE_FILE: {"bytes": path.stat().st_size, "sha256": _sha256(path)}}
+    complete = contract.Manifest.from_json({**manifest.to_json(), "files": files})
+    create_exclusive(folder / contract.MANIFEST, encode(complete))
+    return int(files[STATE_FILE]["bytes"])
+
+
+def candidates(root: Path) -> Iterator[tuple[Path, contract.Manifest]]:
+    """Checkpoints with a readable manifest, the newest lineage first.
+
+    The latest attempt and generation that saved one come first, then the highest step: a roll-back begins
+    a new branch, so a higher step of an older generation belongs to a lineage that was given up.
+    """
+    found = []
+    for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}"):
+        try:
+            found.append((path.parent, contract.Manifest.from_json(json.loads(path.read_text()))))
+        except (OSError, ValueError, TypeError):
+            continue
+    yield from sorted(found, key=lambda item: _lineage(item[1]), reverse=True)
+
+
+def _lineage(manifest: contract.Manifest) -> tuple[int, int, int]:
+    return manifest.attempt, manifest.generation, manifest.step
+
+
+def read(folder: Path, manifest: contract.Manifest) -> StateDict:
+    """Raises CheckpointCorruptError when size or hash differ, or the content cannot be decoded."""
+    for name, expected in manifest.files.items():
+        path = folder / name
+        if not path.exists():
+            raise CheckpointCorruptError(f"{name} is missing")
+        if path.stat().st_size != expected["bytes"]:
+            raise CheckpointCorruptError(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+        if _sha256(path) != expected["sha256"]:
+            raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
+    try:
+        state: StateDict = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=False)
+    except Exception as error:
+        raise CheckpointCorruptError(f"{STATE_FILE} cannot be decoded: {error}") from error
+    return state
+
+
+def load_newest(root: Path) -> Loaded | None:
+    """The newest good checkpoint, or None. Bad ones are moved to `checkpoints/set-aside/`."""
+    began = time.monotonic()
+    bad: list[tuple[str, str]] = []
+    for folder, manifest in list(candidates(root)):
+        try:
+            state = read(folder, manifest)
+        except CheckpointCorruptError as error:
+            bad.append((folder.name, str(error)))
+            set_aside(folder)
+            continue
+        return Loaded(state, folder.name, manifest, time.monotonic() - began, tuple(bad))
+    if bad:
+        raise CheckpointCorruptError(
+            f"no good checkpoint is left in {root / contract.CHECKPOINTS}: "
+            + "; ".join(f"{name}: {reason}" for name, reason in bad)
+        )
+    return None
+
+
+def set_aside(folder: Path) -> None:
+    target = folder.parent / SET_ASIDE / folder.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():  # the same step was saved, found bad and saved again
+        target = target.with_name(f"{target.name}-{time.time_ns()}")
+    folder.replace(target)
+
+
+def prune(root: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and left-overs without a manifest that are older."""
+    kept = [folder for folder, _ in candidates(root)]
+    for folder in kept[max(2, keep) :]:
+        # The manifest goes first: from then on the checkpoint does not exist for any reader.
+        (folder / contract.MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

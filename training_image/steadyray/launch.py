@@ -1,0 +1,95 @@
+"""`steadyray.run`: train with a group of ranks on Ray that recovers inside the job.
+
+Called in the driver of a Ray job. The driver needs no torch: it is small, and its ranks end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from steadyray import contract
+from steadyray.recovery import Patience
+from steadyray.rundir import RunWriter
+
+if TYPE_CHECKING:
+    from steadyray.member import Train
+
+
+def run(
+    train: Train,
+    config: Any = None,
+    *,
+    workers: int | tuple[int, int] = 1,
+    spares: int = 0,
+    storage: str | os.PathLike[str] | None = None,
+    cpus_per_worker: float = 1.0,
+    gpus_per_worker: float = 0.0,
+    threads_per_worker: int = 1,
+    spare_capacity: bool = False,
+    backend: str | None = None,
+    seed: int = 0,
+    checkpoint_seconds: float | None = 30.0,
+    checkpoint_steps: int | None = None,
+    patience: Patience | None = None,
+) -> dict[str, Any]:
+    """Run `train(config)` on every rank until all steps are done; returns what rank 0's call returned.
+
+    `workers` is the world size, or its smallest and largest value: below the largest the training goes on
+    with fewer ranks and grows back. `spares` are warm processes that hold no CPU or GPU until they become a
+    rank, unless `spare_capacity` is set. `storage` is the run directory, a folder that all nodes share; by
+    default that of the supervised run ($STEADYRAY_RUN_DIR). Without one there are no checkpoints.
+
+    Raises steadyray.group.TrainingFailed when it cannot go on inside this job; its `failure` says why.
+    """
+    from steadyray.chronicle import Chronicle
+    from steadyray.group import Controller, Plan, TrainingFailed
+    from steadyray.members import Members, Shape
+    from steadyray.session import Settings
+
+    smallest, largest = (workers, workers) if isinstance(workers, int) else workers
+    if not 1 <= smallest <= largest:
+        raise ValueError(f"workers={workers}: need 1 <= smallest <= largest world size")
+    if gpus_per_worker and spares and not spare_capacity:
+        raise ValueError("a spare for GPU ranks needs a GPU of its own: set spare_capacity=True or spares=0")
+    root = _root(storage)
+    attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
+    if not ray.is_initialized():
+        ray.init()
+    writer = RunWriter(root, attempt)
+    chronicle = Chronicle(writer)
+    settings = Settings(root, attempt, seed, checkpoint_seconds, checkpoint_steps)
+    shape = Shape(cpus_per_worker, gpus_per_worker, spare_capacity, threads_per_worker)
+    plan = Plan(
+        smallest, largest, spares, backend or ("nccl" if gpus_per_worker else "gloo"), patience or Patience()
+    )
+    chronicle.started(
+        ray.get_runtime_context().get_node_id(), socket.gethostname(), (smallest, largest), spares
+    )
+    members = Members(train, config, settings, shape)
+    try:
+        return Controller(plan, members, chronicle).run()
+    except TrainingFailed as error:
+        writer.failure(error.failure)
+        raise
+    finally:
+        members.close()
+        writer.close()
+
+
+def _root(storage: str | os.PathLike[str] | None) -> Path | None:
+    named = os.fspath(storage) if storage is not None else os.environ.get(contract.ENV_RUN_DIR)
+    if not named:
+        return None
+    if "://" in named and not named.startswith("file://"):
+        raise ValueError(f"storage={named}: only a folder that all nodes share is supported so far")
+    root = Path(named.removeprefix("file://")).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+

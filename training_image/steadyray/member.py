@@ -1,0 +1,308 @@
+"""One process of the group: a rank, or a warm spare that waits to become one.
+
+The user's `train` runs in a thread of its own and meets the driver in `MemberSession`; the actor's other
+threads answer the driver (group.py), also while training waits in a collective. When the training thread
+hangs the answers go on; when the process is frozen they stop: the driver tells the two apart by that.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+from steadyray import checkpoint, session
+from steadyray.collective import Group, GroupLeft, Rendezvous, open_store, receive_state, send_state
+from steadyray.report import STAGES, MemberError, MemberState, Report
+from steadyray.session import Place, Settings
+from steadyray.state import State, StateDict
+
+Train = Callable[[Any], Mapping[str, Any] | None]
+
+ORPHAN_SECONDS = 120.0
+"""A member whose driver has not asked for this long ends itself: it cannot be reached, or nobody is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A place in the next generation, and where its state comes from."""
+
+    rendezvous: Rendezvous
+    source: int | None
+    """Rank that has the newest state; None: rank 0 loads the newest checkpoint, or starts afresh."""
+    receivers: tuple[int, ...]
+    parent: str | None = None
+
+
+class MemberSession:
+    """The session of a member process: everything the training thread and the answering threads share."""
+
+    def __init__(self, settings: Settings, node_ip: str) -> None:
+        self.settings = settings
+        self._ip = node_ip
+        self._condition = threading.Condition()
+        self._report = Report(MemberState.STARTING)
+        self._losses: list[tuple[int, float | None, float]] = []
+        self._notes: list[tuple[str, dict[str, Any]]] = []
+        self._durations: deque[float] = deque(maxlen=51)
+        self._assignment: Assignment | None = None
+        self._over = False
+        self._group: Group | None = None
+        self._stores: dict[int, dist.TCPStore] = {}
+        self._leave_at = 0
+        self._parent: str | None = None
+        self._step_began: float | None = None
+        self._phase_began = 0.0
+        self._news = False
+        self._heard = time.monotonic()
+
+    # --- training thread ----------------------------------------------------------------------------
+    def join(self, state: State) -> Place | None:
+        while True:
+            if self._report.state is not MemberState.FINISHED:
+                self._set(state=MemberState.READY, step=state.step, clean=state.clean)
+            with self._condition:
+                self._condition.wait_for(lambda: self._over or self._assignment is not None)
+                assignment, self._assignment = self._assignment, None
+            if assignment is None:
+                return None
+            r = assignment.rendezvous
+            try:
+                self._form(assignment, state)
+            except (RuntimeError, OSError) as error:
+                # Whatever fails while the group forms is for the driver to judge; the state here is whole
+                # unless it was being received, and then another rank is the source again.
+                self.left(error, state)
+                continue
+            self._set(state=MemberState.TRAINING, step=state.step, clean=True, fresh=False)
+            return Place(r.generation, r.rank, r.world_size, local=False)
+
+    def _form(self, assignment: Assignment, state: State) -> None:
+        r = assignment.rendezvous
+        self._set(state=MemberState.FORMING, generation=r.generation, rank=r.rank, stage=0, lost_peer="")
+        self._parent = assignment.parent or self._parent
+        store = self._stores.pop(r.generation, None)
+        if r.world_size > 1:
+            with self._condition:
+                self._group = Group(r, self._ip, store)
+            self._group.form()
+        if assignment.source is None:
+            if r.rank == 0:
+                self._load(state)
+            self._exchange(0, tuple(range(1, r.world_size)), state)
+        else:
+            self._exchange(assignment.source, assignment.receivers, state)
+
+    def _exchange(self, source: int, receivers: tuple[int, ...], state: State) -> None:
+        rank = self._report.rank
+        if rank == source and receivers:
+            held: StateDict = state.state_dict()
+            for receiver in receivers:
+                send_state(held, receiver)
+        elif rank in receivers:
+            received = receive_state(source)
+            assert isinstance(received, dict)
+            state.clean = False
+            state.load_state_dict(received)
+
+    def _load(self, state: State) -> None:
+        loaded = checkpoint.load_newest(self.settings.root) if self.settings.root else None
+        if loaded is None:
+            return
+        for name, reason in loaded.set_aside:
+            self.note("set-aside", id=name, reason=reason)
+        state.load_state_dict(loaded.state)
+        self._parent = loaded.id
+        self.note("loaded", step=state.step, id=loaded.id, seconds=loaded.seconds)
+
+    def begin_step(self, step: int) -> None:
+        if self._leave_at >= self._report.generation > 0:
+            raise GroupLeft(f"asked to leave generation {self._report.generation} before step {step}")
+        self._step_began = time.monotonic()
+        self.stage(STAGES[0])
+
+    def stage(self, name: str) -> None:
+        self._report = replace(self._report, stage=STAGES.index(name))
+
+    def committed(self, step: int, loss: float | None, samples: int, metrics: dict[str, float]) -> None:
+        if self._step_began is not None:
+            self._durations.append(time.monotonic() - self._step_began)
+        with self._condition:
+            self._losses.append((step, loss, time.time()))
+            r = self._report
+            self._report = replace(
+                r, step=step, stage=0, samples=samples, metrics=metrics or r.metrics, fresh=False
+            )
+
+    def phase(self, name: str | None, patience: float) -> None:
+        if name is None:
+            self.note("phase", name=self._report.phase, start=self._phase_began, end=time.time())
+        else:
+            self._phase_began = time.time()
+        self._set(phase=name or "", patience=patience)
+
+    def left(self, error: BaseException | None, state: State) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            # Without the shutdown, peers that wait for this rank would wait until their time-out.
+            if error is not None:
+                group.abort()
+            group.close()
+        if error is None:
+            self._set(state=MemberState.FINISHED, step=state.step, clean=state.clean)
+        else:
+            reason = "" if isinstance(error, GroupLeft) else f"{type(error).__name__}: {error}"
+            self._set(
+                state=MemberState.READY, step=state.step, clean=state.clean, lost_peer=reason[:500],
+                phase="", stage=0,
+            )  # fmt: skip
+
+    def saved_checkpoint(self, **data: object) -> None:
+        if "id" in data:
+            self._parent = str(data["id"])
+        self.note("saved" if "id" in data else "save-failed", **data)
+
+    def checkpoint_parent(self) -> str | None:
+        return self._parent
+
+    def total_steps(self, total: int) -> None:
+        self._set(total_steps=total)
+
+    def note(self, kind: str, **data: Any) -> None:
+        with self._condition:
+            self._notes.append((kind, data))
+            self._wake()
+
+    def raised(self, error: BaseException) -> None:
+        code = error.code if isinstance(error, SystemExit) else 1
+        self._set(state=MemberState.RAISED, error=MemberError(
+            kind=type(error).__name__, message=str(error)[:2000], traceback=_user_traceback(error),
+            exit_code=code if isinstance(code, int) else 1,
+        ))  # fmt: skip
+
+    def returned(self, result: Mapping[str, Any] | None) -> None:
+        self._set(state=MemberState.RETURNED, result=dict(result or {}))
+
+    def _set(self, **changes: Any) -> None:
+        with self._condition:
+            self._report = replace(self._report, **changes)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._news = True
+        self._condition.notify_all()
+
+    # --- answering threads --------------------------------------------------------------------------
+    def poll(self, wait: float) -> Report:
+        """The latest report: at once where something happened, else after `wait` seconds."""
+        self._heard = time.monotonic()
+        with self._condition:
+            self._condition.wait_for(lambda: self._news, timeout=wait)
+            self._news = False
+            losses, self._losses = tuple(self._losses), []
+            notes, self._notes = tuple(self._notes), []
+            median = statistics.median(self._durations) if self._durations else None
+            return replace(self._report, losses=losses, notes=notes, step_seconds=median)
+
+    def assign(self, assignment: Assignment) -> None:
+        with self._condition:
+            self._assignment = assignment
+            self._condition.notify_all()
+
+    def offer_store(self, generation: int) -> tuple[str, int]:
+        store = open_store(self._ip)
+        self._stores = {generation: store}
+        return self._ip, store.port
+
+    def leave(self, generation: int, now: bool) -> None:
+        """Leave the generation: before the next step, or (`now`) by making its collectives fail."""
+        self._leave_at = max(self._leave_at, generation)
+        group = self._group
+        if now and group is not None and group.rendezvous.generation <= generation:
+            group.abort()
+
+    def end(self) -> None:
+        with self._condition:
+            self._over = True
+            self._condition.notify_all()
+
+    def on_terminate(self, *_: Any) -> None:
+        self._report = replace(self._report, leaving=True)
+
+    @property
+    def unheard_seconds(self) -> float:
+        return time.monotonic() - self._heard
+
+
+class Member:
+    """The actor around a MemberSession; group.py makes it with `ray.remote`."""
+
+    def __init__(self, settings: Settings) -> None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+        self._session = MemberSession(settings, ray.util.get_node_ip_address())
+        session.set_current(self._session)
+        signal.signal(signal.SIGTERM, self._session.on_terminate)
+        threading.Thread(target=self._watch_driver, name="steadyray-orphan", daemon=True).start()
+
+    def start(self, train: Train, config: Any) -> dict[str, Any]:
+        """Begin the user's training; it runs up to `generations()` and waits there for a place."""
+        threading.Thread(
+            target=self._run, args=(train, config), name="steadyray-train", daemon=True
+        ).start()
+        node = ray.get_runtime_context().get_node_id()
+        return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
+
+    def _run(self, train: Train, config: Any) -> None:
+        torch.manual_seed(self._session.settings.seed)
+        try:
+            self._session.returned(train(config))
+        except BaseException as error:  # noqa: BLE001  SystemExit in a thread would vanish without a word
+            self._session.raised(error)
+
+    def poll(self, wait: float) -> Report:
+        return self._session.poll(wait)
+
+    def offer_store(self, generation: int) -> tuple[str, int]:
+        return self._session.offer_store(generation)
+
+    def assign(self, assignment: Assignment) -> None:
+        self._session.assign(assignment)
+
+    def leave(self, generation: int, now: bool) -> None:
+        self._session.leave(generation, now)
+
+    def end(self) -> None:
+        self._session.end()
+
+    def stacks(self) -> str:
+        """Stacks of all threads of this process, for a rank that still answers."""
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            return file.read()
+
+    def _watch_driver(self) -> None:
+        while self._session.unheard_seconds < ORPHAN_SECONDS:
+            threading.Event().wait(ORPHAN_SECONDS / 10)
+        print("steadyray: no word from the driver, leaving", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _user_traceback(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    return text[-20_000:]

@@ -1,0 +1,421 @@
+"""What the driver does next about its group of ranks. Pure: no clock, no I/O, no Ray.
+
+group.py gathers a GroupView, asks `decide`, and carries out the answer. The rules are tried in the order of
+`RULES`; the first that has something to say wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from steadyray.contract import Depth, FailureClass
+from steadyray.report import WAITING_STAGES, MemberState, Report
+
+FREE = frozenset({FailureClass.PREEMPTED, FailureClass.MAINTENANCE})
+"""Losses that are nobody's fault and spend no budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait, in seconds, before something counts as wrong."""
+
+    hang_floor: float = 5.0
+    hang_steps: float = 10.0
+    """A rank for which all others wait is hung after max(hang_floor, hang_steps x median step)."""
+    hang_alone: float = 60.0
+    """The same without that second signal, and before the first step of a process."""
+    silent: float = 2.0
+    """A process that has not answered for this long is taken as frozen or cut off."""
+    leave: float = 1.0
+    """Once a group breaks, who neither left it nor answers for this long is lost with it."""
+    gather: float = 5.0
+    """Wait this long for more members once there are enough to start."""
+    charged: int = 3
+    """Recoveries in a row without a new step before the job gives up."""
+    capacity: float = 300.0
+    """Below the smallest world size: how long to wait for new members before the job gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """One process as the driver sees it; times are the driver's monotonic seconds."""
+
+    id: str
+    node: str
+    report: Report
+    heard: float
+    dead: str = ""
+    """Why it is gone, in Ray's words; empty while it lives."""
+    node_gone: bool = False
+    draining: bool = False
+    ended: bool = False
+
+    @property
+    def usable(self) -> bool:
+        return not self.dead and not self.ended
+
+    @property
+    def leaving(self) -> bool:
+        return self.draining or self.report.leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    member: str
+    failure_class: FailureClass
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breaking:
+    """A generation that is being left: since when, why, and who is not coming along."""
+
+    since: float
+    lost: tuple[Loss, ...]
+    planned: bool = False
+    aborted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    now: float
+    workers_min: int
+    workers_max: int
+    members: Mapping[str, MemberView]
+    generation: int = 0
+    ranks: tuple[str, ...] = ()
+    """Member ids by rank of the current generation."""
+    breaking: Breaking | None = None
+    last_step: int = 0
+    last_step_at: float = 0.0
+    """When a new step was last seen, or the generation began."""
+    waiting_since: float = 0.0
+    """Since when there are too few members to go on."""
+    enough_since: float | None = None
+    charged: int = 0
+    """Charged recoveries since the last new step."""
+    false_alarms: int = 0
+    hangs: tuple[tuple[int, str], ...] = ()
+    """(step, node) of earlier hangs."""
+    patience: Patience = field(default_factory=Patience)
+
+    def current(self) -> list[MemberView]:
+        return [self.members[m] for m in self.ranks]
+
+    def survivors(self) -> list[MemberView]:
+        lost = {loss.member for loss in self.breaking.lost} if self.breaking else set()
+        return [m for m in self.current() if m.usable and m.id not in lost]
+
+    def ready(self) -> list[MemberView]:
+        """Members that could take a place: warm spares, new ones, and those who left this generation."""
+        lost = {loss.member for loss in self.breaking.lost} if self.breaking else set()
+        return [
+            m
+            for m in self.members.values()
+            if m.usable and not m.leaving and m.id not in lost
+            and m.report.state is MemberState.READY and m.id not in self.ranks
+        ]  # fmt: skip
+
+    @property
+    def hang_seconds(self) -> float:
+        medians = [m.report.step_seconds for m in self.current() if m.report.step_seconds is not None]
+        if not medians:
+            return self.patience.hang_alone
+        p = self.patience
+        return float(max(p.hang_floor, p.hang_steps * max(medians)) * 2**self.false_alarms)
+
+
+# --- answers -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Keep:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Let every rank leave the generation; `planned` ones at a step boundary."""
+
+    lost: tuple[Loss, ...]
+    message: str
+    planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Somebody has left: make the collectives of the others fail, since they wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regroup:
+    ranks: tuple[str, ...]
+    source: int | None
+    """Rank with the newest state; None: rank 0 takes the newest checkpoint, or starts afresh."""
+    receivers: tuple[int, ...]
+    depth: Depth
+    from_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """More members turned out to be lost while the generation is being left."""
+
+    lost: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There are too few members to go on."""
+
+    missing: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Every rank has done all steps: let `train` return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    failure_class: FailureClass
+    message: str
+    member: str | None = None
+
+
+Answer = Keep | Break | Abort | Regroup | Lose | Wait | End | Done | Fail
+
+
+# --- rules -------------------------------------------------------------------------------------------
+def user_code_raised(view: GroupView) -> Answer | None:
+    """No recovery inside the job mends a bug, so nothing is retried."""
+    for member in view.members.values():
+        error = member.report.error
+        if member.report.state is MemberState.RAISED and error is not None:
+            where = f"rank {member.report.rank}" if member.report.rank >= 0 else "a worker"
+            return Fail(FailureClass.USER_ERROR, f"{where}: {error.kind}: {error.message}", member.id)
+    return None
+
+
+def training_returned(view: GroupView) -> Answer | None:
+    if view.ranks and view.current()[0].report.state is MemberState.RETURNED:
+        return Done(view.ranks[0])
+    return None
+
+
+def after_the_last_step(view: GroupView) -> Answer | None:
+    """Rank 0 still evaluates and saves; if it is lost now, a new group does that from the last checkpoint."""
+    if view.breaking is not None or not view.ranks or not view.current()[0].ended:
+        return None
+    first = view.current()[0]
+    if first.dead:
+        return Break((_loss(first),), "rank 0 was lost after the last step")
+    return Keep("Finishing")
+
+
+def ranks_lost(view: GroupView) -> Answer | None:
+    known = {loss.member for loss in view.breaking.lost} if view.breaking else set()
+    new = tuple(_loss(m) for m in view.current() if m.dead and m.id not in known)
+    if not new:
+        return None
+    if view.breaking is not None:
+        return Lose(new)
+    return _within_budget(view, new, "; ".join(x.reason for x in new))
+
+
+def still_leaving(view: GroupView) -> Answer | None:
+    """Wait until every survivor is out; who does not answer meanwhile is lost too."""
+    breaking = view.breaking
+    if breaking is None:
+        return None
+    inside = [m for m in view.survivors() if not _out(m, view.generation)]
+    if not inside:
+        return None
+    if breaking.planned and not breaking.aborted and len(inside) < len(view.survivors()):
+        return Abort()
+    age = view.now - breaking.since
+    silent = [m for m in inside if age >= view.patience.leave and view.now - m.heard >= view.patience.leave]
+    stuck = inside if age >= max(view.hang_seconds, view.patience.leave) else []
+    lost = {m.id: Loss(m.id, FailureClass.HANG, "does not leave its step") for m in stuck}
+    # A killed process is known dead within 0.1 s while its node lives, so silence speaks for the node.
+    lost |= {m.id: Loss(m.id, FailureClass.NODE_LOST, "does not answer") for m in silent}
+    return Lose(tuple(lost.values())) if lost else Keep("Leaving")
+
+
+def regroup(view: GroupView) -> Answer | None:
+    """All survivors are out (or there was no generation yet): form the next one."""
+    if view.ranks and view.breaking is None:
+        return None
+    # Who hands over gives its state as a source, but takes no place in the next generation.
+    survivors = view.survivors()
+    staying = [m for m in survivors if not m.leaving and not m.ended]
+    chosen = _fill(view, staying)
+    if len(chosen) < view.workers_min:
+        waited = view.now - view.waiting_since
+        message = f"{len(chosen)} of at least {view.workers_min} workers are ready"
+        if waited >= view.patience.capacity:
+            return Fail(FailureClass.CAPACITY_MISSING, f"{message} after {waited:.0f} s")
+        return Wait(view.workers_max - len(chosen), message)
+    if not view.ranks and len(chosen) < view.workers_max and not _gathered(view):
+        return Wait(view.workers_max - len(chosen), f"{len(chosen)} of {view.workers_max} workers are ready")
+    return _compose(view, chosen, survivors)
+
+
+def rank_left(view: GroupView) -> Answer | None:
+    """A collective failed in a living rank: the reason shows within moments, or it was the network."""
+    left = [m for m in view.current() if m.report.lost_peer and _out(m, view.generation)]
+    if not left:
+        return None
+    message = f"a collective failed: {left[0].report.lost_peer[:200]}"
+    if view.charged >= view.patience.charged:
+        return Fail(FailureClass.NETWORK_FAULT, _spent(view, message))
+    return Break((), message)
+
+
+def all_finished(view: GroupView) -> Answer | None:
+    if view.ranks and all(m.report.state is MemberState.FINISHED for m in view.current()):
+        return End()
+    return None
+
+
+def rank_hangs(view: GroupView) -> Answer | None:
+    """No new step, and the others wait for one rank; or no new step for very long."""
+    quiet = view.now - view.last_step_at
+    inside = [m for m in view.current() if m.report.state in (MemberState.TRAINING, MemberState.FORMING)]
+    if not inside or quiet < min(view.hang_seconds, view.patience.hang_alone):
+        return None
+    if any(m.report.phase and quiet < m.report.patience for m in inside):
+        return Keep("Phase")
+    laggards = _laggards(view, inside)
+    if laggards and quiet >= view.hang_seconds:
+        return _hang(view, laggards, f"no step for {quiet:.1f} s while the other ranks wait")
+    if quiet >= view.patience.hang_alone * 2**view.false_alarms:
+        behind = min((m.report.step, m.report.stage) for m in inside)
+        slowest = [m for m in inside if (m.report.step, m.report.stage) == behind]
+        named = slowest if len(slowest) < len(inside) or len(inside) == 1 else []
+        return _hang(view, named, f"no step for {quiet:.1f} s")
+    return None
+
+
+def rank_hands_over(view: GroupView) -> Answer | None:
+    leaving = [m for m in view.current() if m.leaving]
+    stay = len(view.current()) - len(leaving) + len(view.ready())
+    if leaving and stay >= view.workers_min:
+        lost = tuple(Loss(m.id, FailureClass.PREEMPTED, _why_leaving(m)) for m in leaving)
+        return Break(lost, "; ".join(loss.reason for loss in lost), planned=True)
+    return None
+
+
+def group_can_grow(view: GroupView) -> Answer | None:
+    room = view.workers_max - len(view.ranks)
+    if view.ranks and room > 0 and view.ready():
+        return Break((), f"{min(room, len(view.ready()))} more worker(s) are ready", planned=True)
+    return None
+
+
+RULES: tuple[Callable[[GroupView], Answer | None], ...] = (
+    user_code_raised,
+    training_returned,
+    after_the_last_step,
+    ranks_lost,
+    still_leaving,
+    regroup,
+    rank_left,
+    all_finished,
+    rank_hangs,
+    rank_hands_over,
+    group_can_grow,
+)
+
+
+def decide(view: GroupView) -> Answer:
+    for rule in RULES:
+        if (answer := rule(view)) is not None:
+            return answer
+    return Keep("Training")
+
+
+# --- helpers -----------------------------------------------------------------------------------------
+def _out(member: MemberView, generation: int) -> bool:
+    r = member.report
+    return r.generation == generation and r.state in (MemberState.READY, MemberState.FINISHED)
+
+
+def _loss(member: MemberView) -> Loss:
+    kind = FailureClass.NODE_LOST if member.node_gone else FailureClass.WORKER_CRASH
+    return Loss(member.id, FailureClass.PREEMPTED if member.leaving else kind, member.dead)
+
+
+def _why_leaving(member: MemberView) -> str:
+    return f"node {member.node} is drained" if member.draining else "the process got SIGTERM"
+
+
+def _laggards(view: GroupView, inside: list[MemberView]) -> list[MemberView]:
+    """Who the others wait for: silent ones, and those behind ranks that are in a collective."""
+
+    def silent(m: MemberView) -> bool:
+        return view.now - m.heard >= view.patience.silent
+
+    waiting = [m for m in inside if not silent(m) and m.report.stage in WAITING_STAGES]
+    if not waiting:
+        return []
+    front = min((m.report.step, m.report.stage) for m in waiting)
+    behind = [m for m in inside if silent(m) or (m.report.step, m.report.stage) < front]
+    # Somebody who is neither behind nor waiting is computing: then the others do not wait for the laggard.
+    return behind if len(behind) + len(waiting) == len(inside) else []
+
+
+def _hang(view: GroupView, suspects: list[MemberView], message: str) -> Answer:
+    step = view.last_step
+    nodes = {m.node for m in suspects}
+    if any(s == step and node not in nodes for s, node in view.hangs):
+        return Fail(
+            FailureClass.USER_ERROR,
+            f"step {step + 1} hung on {len(nodes | {n for s, n in view.hangs if s == step})} different "
+            "nodes: the code or its data hangs there, not the machine",
+            suspects[0].id if suspects else None,
+        )
+    return _within_budget(view, tuple(Loss(m.id, FailureClass.HANG, message) for m in suspects), message)
+
+
+def _within_budget(view: GroupView, lost: tuple[Loss, ...], message: str) -> Answer:
+    charged = [loss for loss in lost if loss.failure_class not in FREE]
+    if charged and view.charged >= view.patience.charged:
+        return Fail(
+            charged[0].failure_class, _spent(view, message), charged[0].member
+        )
+    return Break(lost, message)
+
+
+def _spent(view: GroupView, message: str) -> str:
+    return f"{view.charged} recoveries brought no new step after step {view.last_step}; last: {message}"
+
+
+def _gathered(view: GroupView) -> bool:
+    return view.enough_since is not None and view.now - view.enough_since >= view.patience.gather
+
+
+def _fill(view: GroupView, staying: list[MemberView]) -> list[MemberView]:
+    """Members of the next generation by rank: who stays keeps its rank where it can."""
+    newcomers = view.ready()
+    places: list[MemberView | None] = [m if m in staying else None for m in view.current()]
+    places = [p if p is not None else (newcomers.pop(0) if newcomers else None) for p in places]
+    chosen = [p for p in places if p is not None]
+    return (chosen + newcomers)[: view.workers_max]
+
+
+def _compose(view: GroupView, chosen: list[MemberView], survivors: list[MemberView]) -> Regroup:
+    """Take the state from the newest rank that stays; a reload where none has a whole copy."""
+    ids = tuple(m.id for m in chosen)
+    holders = [m for m in chosen if m in survivors and m.report.clean and not m.report.fresh]
+    if not holders:
+        return Regroup(ids, None, tuple(range(1, len(chosen))), Depth.RELOAD, 0)
+    best = max(holders, key=lambda m: m.report.step)
+    current = [m for m in holders if m.report.step == best.report.step]
+    receivers = tuple(i for i, m in enumerate(chosen) if m not in current)
+    return Regroup(ids, chosen.index(best), receivers, Depth.HOT, best.report.step)

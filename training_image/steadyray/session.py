@@ -1,0 +1,133 @@
+"""Where a training process gets its place in the group from, and whom it tells about its steps.
+
+`steadyray.generations` asks the session of its process. Under `steadyray.run` that is the member actor's
+(member.py); under torchrun, or in one plain process, it is the LocalSession of this module.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from steadyray import contract
+from steadyray.checkpoint import Loaded, load_newest
+from steadyray.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process's part in one generation."""
+
+    generation: int = 1
+    rank: int = 0
+    world_size: int = 1
+    local: bool = True
+    """Whether the process group belongs to the launcher (torchrun) and not to us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the checkpoints and the random numbers of a run need to know; the same on every rank."""
+
+    root: Path | None = None
+    attempt: int = 1
+    seed: int = 0
+    checkpoint_seconds: float | None = 30.0
+    checkpoint_steps: int | None = None
+    keep_checkpoints: int = 3
+
+
+class Session(Protocol):
+    settings: Settings
+
+    def join(self, state: State) -> Place | None:
+        """Wait for a place in the next generation, with `state` brought up to date; None: training is over."""
+
+    def begin_step(self, step: int) -> None:
+        """Called before each step; raises GroupLeft where this rank is to leave its generation."""
+
+    def stage(self, name: str) -> None: ...
+
+    def committed(self, step: int, loss: float | None, samples: int, metrics: dict[str, float]) -> None: ...
+
+    def phase(self, name: str | None, patience: float) -> None: ...
+
+    def left(self, error: BaseException | None, state: State) -> None:
+        """The generation ended for this rank: by a lost peer, or by reaching its end (`error` is None)."""
+
+    def saved_checkpoint(self, **data: object) -> None: ...
+
+    def checkpoint_parent(self) -> str | None: ...
+
+    def total_steps(self, total: int) -> None: ...
+
+
+class LocalSession:
+    """One process, or the ranks that torchrun started: one generation, checkpoints, no recovery inside."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        root = os.environ.get(contract.ENV_RUN_DIR)
+        attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
+        self.settings = settings or Settings(Path(root) if root else None, attempt)
+        self._joined = False
+        self._parent: str | None = None
+        self._total: int | None = None
+        self._last_loss: float | None = None
+
+    def join(self, state: State) -> Place | None:
+        if self._joined:
+            return None
+        self._joined = True
+        loaded = self._load()
+        if loaded is not None:
+            state.load_state_dict(loaded.state)
+            self._parent = loaded.id
+        return Place(rank=_env("RANK", 0), world_size=_env("WORLD_SIZE", 1))
+
+    def _load(self) -> Loaded | None:
+        return load_newest(self.settings.root) if self.settings.root else None
+
+    def begin_step(self, step: int) -> None: ...
+
+    def stage(self, name: str) -> None: ...
+
+    def committed(self, step: int, loss: float | None, samples: int, metrics: dict[str, float]) -> None:
+        from steadyray import progress
+
+        progress.step(step, total=self._total, loss=loss, **metrics)
+
+    def phase(self, name: str | None, patience: float) -> None: ...
+
+    def left(self, error: BaseException | None, state: State) -> None:
+        if error is not None:
+            raise error
+
+    def saved_checkpoint(self, **data: object) -> None:
+        self._parent = str(data["id"])
+
+    def checkpoint_parent(self) -> str | None:
+        return self._parent
+
+    def total_steps(self, total: int) -> None:
+        self._total = total
+
+
+def _env(name: str, default: int) -> int:
+    return int(os.environ.get(name) or default)
+
+
+_current: Session | None = None
+
+
+def current() -> Session:
+    global _current
+    if _current is None:
+        _current = LocalSession()
+    return _current
+
+
+def set_current(session: Session | None) -> None:
+    global _current
+    _current = session

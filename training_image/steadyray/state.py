@@ -1,0 +1,141 @@
+"""The state of a training: what a peer hands to a newcomer and what a checkpoint holds.
+
+A step may fail after it has begun to change things: BatchNorm buffers move in the forward pass, the first
+of two optimisers may have stepped. `begin_step` keeps what is needed to go back; `roll_back` does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+StateDict = dict[str, Any]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+class ShardedStateError(ValueError):
+    """The state is divided over the ranks; a living peer then holds no full copy of it."""
+
+
+class State:
+    """Named parts with `state_dict()` and `load_state_dict()`: model, optimiser, scheduler, sampler, EMA …
+
+    `copy_steps` keeps a full copy of the state at the start of each step. It is needed when a collective
+    may fail *between* two changes of the state, as with two optimisers; by default it is on exactly then.
+    It costs one copy of the state in memory and its time a step.
+
+    Raises TypeError for a part without `state_dict`, ShardedStateError for FSDP or tensor-parallel parts.
+    """
+
+    def __init__(self, *, copy_steps: bool | None = None, **parts: Stateful) -> None:
+        for name, part in parts.items():
+            if not isinstance(part, Stateful):
+                raise TypeError(f"{name} has no state_dict/load_state_dict: {type(part).__name__}")
+        self.parts = parts
+        self.step = 0
+        self.clean = True
+        self.before_update: Callable[[], None] = lambda: None
+        """Called before the first optimiser of a step changes anything."""
+        self.optimizers = [p for p in parts.values() if isinstance(p, torch.optim.Optimizer)]
+        self.copy_steps = len(self.optimizers) > 1 if copy_steps is None else copy_steps
+        self._modules = [p for p in parts.values() if isinstance(p, nn.Module)]
+        self._copy: StateDict | None = None
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._touched = False
+        self._refuse_shards()
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(self._on_optimizer_step)
+
+    def _on_optimizer_step(self, *_: Any) -> None:
+        if not self._touched:
+            self.before_update()  # may raise for a lost peer: then nothing has been changed yet
+        self._touched = True
+
+    def _refuse_shards(self) -> None:
+        for name, part in self.parts.items():
+            if not isinstance(part, nn.Module):
+                continue
+            for key, tensor in [*part.named_parameters(), *part.named_buffers()]:
+                if hasattr(tensor, "full_tensor") or type(tensor).__name__ == "ShardedTensor":
+                    raise ShardedStateError(
+                        f"{name}.{key} is sharded ({type(tensor).__name__}). steadyray.generations works on "
+                        "state that every rank holds in full (DDP); sharded state is not supported yet. Keep "
+                        "your own launcher and report with steadyray.progress instead"
+                    )
+
+    # --- one step ---------------------------------------------------------------------------------
+    def begin_step(self) -> None:
+        self._touched = False
+        if self.copy_steps:
+            self._copy = clone(self.state_dict())
+        else:
+            self._buffers = [
+                (buffer, buffer.detach().clone())
+                for module in self._modules
+                for buffer in module.buffers()
+            ]
+
+    def commit_step(self) -> None:
+        self.step += 1
+        self._touched, self._copy, self._buffers = False, None, []
+
+    def roll_back(self) -> None:
+        """Undo an unfinished step. `clean` tells afterwards whether this copy can be trusted."""
+        if self._copy is not None:
+            self.load_state_dict(self._copy)
+        elif self._touched:
+            self.clean = False
+        else:
+            with torch.no_grad():
+                for buffer, before in self._buffers:
+                    buffer.copy_(before)
+        self._touched, self._copy, self._buffers = False, None, []
+
+    # --- as a whole -------------------------------------------------------------------------------
+    def state_dict(self) -> StateDict:
+        return {"step": self.step, "parts": {name: dict(p.state_dict()) for name, p in self.parts.items()}}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        missing, unknown = self.parts.keys() - state["parts"].keys(), state["parts"].keys() - self.parts.keys()
+        if missing or unknown:
+            raise ValueError(
+                f"the saved state has other parts than this training: missing {sorted(missing)}, "
+                f"unknown {sorted(unknown)}"
+            )
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
+        self.step = int(state["step"])
+        self.clean = True
+
+
+def clone(state: StateDict, device: str | None = None) -> StateDict:
+    """A deep copy of the tensors in `state`; on the CPU when `device` says so."""
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        leaf = leaf.detach()
+        return leaf.to(device, copy=True) if device else leaf.clone()
+
+    return pytree.tree_map(copy, state)
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Random numbers of a step come from (seed, step, rank), so a redone or moved step draws the same."""
+    sequence = np.random.SeedSequence((seed, step, rank))
+    torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
+    torch.manual_seed(torch_seed)
+    np.random.seed(numpy_seed)
+    random.seed(python_seed)
