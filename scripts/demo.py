@@ -1,0 +1,174 @@
+"""`make demo`: a training on real data that is hit by four faults and finishes all the same.
+
+Starts a cluster of its own, runs the digits recipe with `steadyray job run`, does the harm once the training
+has made steps since the fault before, prints the report and takes everything away again, whatever happens
+in between. Only the faults are special here; the rest is what a user types.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ops import cli, config
+from ops.adapters import local_cluster
+from ops.adapters.local_processes import MARKER
+
+RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
+CLUSTER = "demo"
+STEPS_BETWEEN_FAULTS = 60
+PATIENCE_SECONDS = 90.0
+"""How long a fault waits for its moment. The slowest recovery before one took 15 s on two busy cores."""
+
+Progress = dict[str, Any]
+
+
+# --- the faults: each takes the run's progress, does the harm and says what it did ----------------------
+def kill_worker(run: Path, progress: Progress) -> str:
+    rank = progress["ranks"][-1]
+    os.kill(rank["pid"], signal.SIGKILL)
+    return f"kills the worker of rank {rank['rank']} (SIGKILL)"
+
+
+def freeze_worker(run: Path, progress: Progress) -> str:
+    rank = progress["ranks"][0]
+    os.kill(rank["pid"], signal.SIGSTOP)
+    return f"freezes the worker of rank {rank['rank']} (SIGSTOP): alive for its node, silent for its peers"
+
+
+def kill_node(run: Path, progress: Progress) -> str:
+    """A node with a rank, but not the driver's: losing that one costs an attempt, which is another story."""
+    driver = drivers_node(run)
+    nodes = [(rank["rank"], node_of(rank["pid"])) for rank in progress["ranks"]]
+    rank, node = next((rank, node) for rank, node in reversed(nodes) if node != driver)
+    return f"kills all {local_cluster.kill_node(CLUSTER, node)} processes of the node of rank {rank}"
+
+
+def kill_head(run: Path, progress: Progress) -> str:
+    head = next(record.instance for record in local_cluster.node_records(CLUSTER) if record.is_head)
+    return f"kills all {local_cluster.kill_node(CLUSTER, head)} processes of the head"
+
+
+FAULTS = (kill_worker, freeze_worker, kill_node, kill_head)
+
+
+def node_of(pid: int) -> str:
+    """Instance id of the node that a process belongs to, from the marker in its environment."""
+    return psutil.Process(pid).environ()[MARKER].partition("/")[2]
+
+
+def drivers_node(run: Path) -> str:
+    """Instance id of the node of the newest driver; the job itself wrote its pid into `started.json`."""
+    started = sorted((run / "attempts").glob("*/started.json"))[-1]
+    return node_of(json.loads(started.read_text())["pid"])
+
+
+# --- when to do the harm -----------------------------------------------------------------------------
+@dataclass
+class Saboteur:
+    """Waits in a thread of its own for the moment of each fault."""
+
+    run: Path
+    say: Callable[[str], None]
+    left: list[Callable[[Path, Progress], str]] = field(default_factory=lambda: list(FAULTS))
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def work(self) -> None:
+        step, since = 0, time.monotonic()
+        while self.left and not self.done.wait(0.2):
+            progress = self.progress()
+            if progress is None:
+                continue
+            if time.monotonic() - since > PATIENCE_SECONDS:
+                self.say(f"no moment for {self.left[0].__name__} in {PATIENCE_SECONDS:.0f} s; no more faults")
+                return
+            if progress["step"] < step + STEPS_BETWEEN_FAULTS or not self.is_whole(progress):
+                continue
+            step, since = progress["step"], time.monotonic()
+            self.say(f"step {step}: {self.left.pop(0)(self.run, progress)}")
+
+    def progress(self) -> Progress | None:
+        """None as long as no attempt has reported."""
+        files = sorted(self.run.glob("attempts/*/progress.json"))
+        data: Progress | None = json.loads(files[-1].read_text()) if files else None
+        return data
+
+    @staticmethod
+    def is_whole(progress: Progress) -> bool:
+        """All ranks report from living processes, and nothing is being mended."""
+        alive = all(psutil.pid_exists(rank["pid"]) for rank in progress["ranks"])
+        return alive and len(progress["ranks"]) >= 2 and not progress["message"]
+
+
+# --- around it ---------------------------------------------------------------------------------------
+def main() -> int:
+    os.chdir(RECIPE.parents[2])
+    run_name = time.strftime("demo-%Y%m%d-%H%M%S")
+    run = config.home() / "runs" / run_name
+    with cluster():
+        with saboteur(run):
+            code = steadyray("job", "run", str(RECIPE), "--name", run_name, "--cluster", CLUSTER)
+        steadyray("report", run_name)
+    return code
+
+
+def steadyray(*words: str) -> int:
+    """Type a command; one that was interrupted ends the demonstration."""
+    say(f"$ steadyray {' '.join(words)}")
+    code = cli.run(list(words))
+    if code == cli.EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    return code
+
+
+@contextmanager
+def cluster() -> Iterator[None]:
+    """A cluster that is gone afterwards, also after Ctrl-C; nothing may interrupt its end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    try:
+        if code := steadyray("cluster", "up", "--name", CLUSTER, "--free-ports"):
+            raise SystemExit(code)
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; taking the cluster away")
+        raise SystemExit(cli.EXIT_INTERRUPTED) from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        if cli.run(["cluster", "down", "--name", CLUSTER]):
+            say(f"something is left; type: .venv/bin/steadyray cluster down --name {CLUSTER}")
+
+
+@contextmanager
+def saboteur(run: Path) -> Iterator[None]:
+    faults = Saboteur(run, say)
+    thread = threading.Thread(target=faults.work, name="saboteur", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        faults.done.set()
+        thread.join()
+        if faults.left:
+            say(f"{len(faults.left)} faults were not injected: {', '.join(f.__name__ for f in faults.left)}")
+
+
+def say(text: str) -> None:
+    """On stderr as it is now: while the live view is shown, that is a line above it."""
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
