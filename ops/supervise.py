@@ -400,6 +400,7 @@ class Supervisor:
             waiting=message if state is RunState.WAITING else "",
             cluster=self.spec.cluster,
             exit_code=result.get("exit_code"),
+            failure_class=str(result.get("failure_class") or ""),
             log_line=last_line(self.gatherer.log),
         )
         finished = decision.final is not None and bool(result)

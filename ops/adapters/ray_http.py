@@ -211,14 +211,21 @@ def raise_for(response: httpx.Response, url: str) -> None:
             f"{where} refused the token (HTTP {status}); the cluster is up, the access is not",
             hint="use the token of this cluster: its token file, or RAY_AUTH_TOKEN_PATH",
         )
-    last = (text.strip().splitlines() or [""])[-1][:500]
+    why = headline(text)
     if status == 404:
-        raise NotFoundError(f"{where}: {last or 'not found'}")
+        raise NotFoundError(f"{where}: {why or 'not found'}")
     if status in (502, 503, 504) or any(word in text for word in PASSING):
-        raise _Passing(f"{where}: HTTP {status}: {last}")
+        raise _Passing(f"{where}: HTTP {status}: {why}")
     if status >= 500:
-        raise ServerError(f"{where}: HTTP {status}: {last}")
-    raise BadRequestError(f"{where}: HTTP {status}: {last}")
+        raise ServerError(f"{where}: HTTP {status}: {why}")
+    raise BadRequestError(f"{where}: HTTP {status}: {why}")
+
+
+def headline(text: str) -> str:
+    """Ray answers with whole tracebacks, nested and quoted; the line that names the error says enough."""
+    lines = [line.strip() for line in text.replace("\\n", "\n").splitlines() if line.strip()]
+    named = [line for line in lines if "Error: " in line]
+    return (named or lines or [""])[-1][:500]
 
 
 def parse_job(data: dict[str, Any]) -> JobView:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from steadyray import contract
+from steadyray.contract import FailureClass
 
 from ops import explain as explaining
 from ops import submission
@@ -22,7 +23,7 @@ from ops.adapters.clusters import maker
 from ops.adapters.run_store import ObStore, open_store, run_names
 from ops.cli.live import LiveView
 from ops.config import home, runs_root
-from ops.errors import NotFoundError, OpsError, UsageError
+from ops.errors import NotFoundError, OpsError, OpsTimeoutError, UsageError
 from ops.output import Format, note, show
 from ops.policy.model import Budgets, RunSnapshot, RunState
 from ops.record import Recorder
@@ -233,14 +234,15 @@ def follow(name: str) -> None:
 
 
 def outcome(last: RunSnapshot) -> int:
-    """Say how it ended; 0 for success, else the same code however often one asks."""
+    """Say how it ended; the same code however often one asks: 0, 4 if a limit ended it, else 1."""
     if last.state is RunState.SUCCEEDED:
         note(f"run {last.run} succeeded")
         return 0
     code = f" (driver exit code {last.exit_code})" if last.exit_code is not None else ""
     note(f"run {last.run}: {last.state}{code}: {last.message}")
     note(f"why: steadyray job explain {last.run}")
-    return 1
+    timed_out = last.failure_class in {FailureClass.DEADLINE_EXCEEDED, FailureClass.CAPACITY_MISSING}
+    return OpsTimeoutError.exit_code if timed_out else 1
 
 
 def ticks(supervisor: Supervisor) -> Iterator[Tick]:

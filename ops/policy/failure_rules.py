@@ -46,14 +46,6 @@ RULES: tuple[Rule, ...] = (
         "A person asked for the stop.",
         1.0,
     ),
-    Rule(
-        "AttemptSuperseded",
-        F.CANCELLED,
-        ("job",),
-        (r"exit_code=75\b(?s:.*)already started",),
-        "Another process had already started this attempt.",
-        0.9,
-    ),
     # --- Ray about the job: texts and fields of the Jobs API ---
     Rule(
         "NodePreempted",
@@ -149,6 +141,14 @@ RULES: tuple[Rule, ...] = (
         0.6,
     ),
     # --- roots in the log: a fault of machine or platform that everything after it follows from ---
+    Rule(
+        "AttemptSuperseded",
+        F.HEAD_LOST,
+        ("log",),
+        (r"attempt \d+ of run \S+ was already started by another process",),
+        "A head that had forgotten this attempt started it a second time; the second start left at once.",
+        0.9,
+    ),
     Rule(
         "GcsLost",
         F.HEAD_LOST,

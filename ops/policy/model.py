@@ -238,5 +238,6 @@ class RunSnapshot:
     """Why it waits; empty when it does not."""
     cluster: str = ""
     exit_code: int | None = None
+    failure_class: str = ""
     log_line: str = ""
     """Last line of the driver's log, for scripts that report no progress."""

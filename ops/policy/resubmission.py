@@ -68,8 +68,10 @@ TREATMENTS: dict[FailureClass, Treatment] = {
 
 BACKOFF_FIRST_SECONDS = 2.0
 BACKOFF_MOST_SECONDS = 60.0
-PENDING_GRACE_SECONDS = 5.0
+PENDING_GRACE_SECONDS = 3.0
 """A job is PENDING for a second or two on its way; only then is it said to wait for capacity."""
+SETUP_GRACE_SECONDS = 30.0
+"""The same where nothing is short: its environment is being set up, 10 s on a busy machine."""
 UNKNOWN_GRACE_SECONDS = 3.0
 """A head that just came back lists its jobs a moment later than it answers."""
 WAITING_PHASES = frozenset({"waiting", "waiting-for-capacity", "placement"})
@@ -164,7 +166,8 @@ def job_unknown(view: RunView) -> Decision | None:
 def pending(view: RunView) -> Decision | None:
     if view.job is None or view.job.status is not JobStatus.PENDING:
         return None
-    if view.pending_age < PENDING_GRACE_SECONDS:
+    grace = PENDING_GRACE_SECONDS if missing(view.capacity) else SETUP_GRACE_SECONDS
+    if view.pending_age < grace:
         return Decision(Action.NONE, "Starting", "The job starts.")
     return _wait_for_capacity(view, view.pending_age)
 
@@ -370,6 +373,13 @@ def shortage(capacity: Capacity, said: str = "") -> str:
     """Asked and available amounts, in words."""
     if said:
         return said if said.endswith(".") else said + "."
+    if parts := missing(capacity):
+        return f"The job asks for {'; '.join(parts)}."
+    return "The job waits for a node that can take it."
+
+
+def missing(capacity: Capacity) -> list[str]:
+    """What is asked for and not there, one phrase a resource."""
     parts = []
     for name, amount in sorted(capacity.asked.items()):
         free, total = capacity.available.get(name, 0.0), capacity.total.get(name, 0.0)
@@ -377,9 +387,7 @@ def shortage(capacity: Capacity, said: str = "") -> str:
             parts.append(f"{name} {amount:g}, the cluster has {total:g}")
         elif free < amount:
             parts.append(f"{name} {amount:g}, {free:g} of {total:g} are free")
-    if not parts:
-        return "The job waits for a node that can take it."
-    return f"The job asks for {'; '.join(parts)}."
+    return parts
 
 
 # --- words --------------------------------------------------------------------------------------------

@@ -1,0 +1,211 @@
+"""Whole runs under random faults, with the real supervisor over a fake cluster: what must always hold.
+
+One or two supervisors, either of which may be killed between any two of its steps; the store and the
+cluster keep what they have, as they would.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
+from ops.policy.lifecycle import legal
+from ops.policy.model import FINAL, Action, Budgets, JobStatus
+from ops.spec import RunSpec
+from ops.submission import create
+from ops.supervise import Supervisor
+from steadyray import contract
+
+TRACE = 'Traceback (most recent call last):\n  File "t.py", line 1\n'
+ENDINGS: dict[str, dict[str, Any]] = {
+    "user error": {"log": TRACE + "ValueError: bug\n", "exit_code": 1},
+    "driver node": {"error_type": "JOB_SUPERVISOR_ACTOR_DIED", "message": "its node has died"},
+    "killed": {"log": "step\n", "exit_code": -9},
+    "preempted": {"log": TRACE + "ActorDiedError: the actor's node was preempted: x\n", "exit_code": 1},
+    "environment": {"error_type": "RUNTIME_ENV_SETUP_FAILURE"},
+}
+EVENTS = st.sampled_from(
+    ["run", "steps", "steps", "checkpoint", *ENDINGS, "silence", "answer", "forget", "gone", "stop", "kill", "wait"]
+)
+
+
+class Killed(BaseException):
+    """The supervisor's process ends here, as by SIGKILL."""
+
+
+@dataclass
+class MortalStore(MemoryStore):
+    """Kills its supervisor at the n-th write, before or after it was done."""
+
+    fuse: int = -1
+
+    def _burn(self) -> None:
+        self.fuse -= 1
+        if self.fuse == 0:
+            raise Killed
+
+    def create(self, path: str, data: bytes) -> bool:
+        self._burn()
+        made = super().create(path, data)
+        self._burn()
+        return made
+
+    def put(self, path: str, data: bytes) -> None:
+        self._burn()
+        super().put(path, data)
+        self._burn()
+
+
+@dataclass
+class World:
+    """One run, its cluster, and whoever looks after it; checks what must hold after each look."""
+
+    supervisors: int
+    store: MortalStore = field(default_factory=MortalStore)
+    clock: FakeClock = field(default_factory=FakeClock)
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.maker = FakeMaker(self.cluster)
+        self.spec = RunSpec(
+            schema=1, name="r", entrypoint=("python", "t.py"), code_hash="c", created=self.clock.now(),
+            budgets=Budgets(wait_seconds=120.0, blind_seconds=120.0),
+        )  # fmt: skip
+        create(self.store, self.clock, self.spec, b"zip")
+        self.staff = [self.fresh() for _ in range(self.supervisors)]
+        self.decisions: list[tuple[int, Any]] = []
+
+    def fresh(self) -> Supervisor:
+        return Supervisor(self.spec, self.store, self.maker, self.clock)
+
+    def look(self) -> None:
+        for place, supervisor in enumerate(self.staff):
+            before = supervisor.state
+            try:
+                tick = supervisor.tick()
+            except Killed:
+                self.staff[place] = self.fresh()
+                continue
+            assert before is None or legal(before, tick.snapshot.state), (before, tick.snapshot.state)
+            if tick.decision.action in (Action.RESUBMIT, Action.FINISH):
+                self.decisions.append((tick.snapshot.attempt, tick.decision))
+            self.clock.sleep(0.3)
+        self.check()
+
+    def check(self) -> None:
+        assert len(self.cluster.running()) <= 1, "two attempts at once"
+        numbers = sorted(int(p.split("/")[1]) for p in self.store.list("attempts") if p.endswith("lease.json"))
+        assert numbers == list(range(1, len(numbers) + 1)), "attempts are numbered without a gap"
+        for _, decision in self.decisions:
+            assert decision.budget_left is None or decision.budget_left >= 0
+
+    @property
+    def newest(self) -> str:
+        ids = [json.loads(d)["submission_id"] for p, d in self.store.files.items() if p.endswith("lease.json")]
+        return max(ids, key=lambda i: int(i.rsplit("-", 1)[1]), default="")
+
+    @property
+    def attempt(self) -> int:
+        return int(self.newest.rsplit("-", 1)[1]) if self.newest else 0
+
+    def kinds(self) -> list[str]:
+        return [json.loads(d)["kind"] for p, d in self.store.files.items() if p.startswith("events/")]
+
+    def job_runs(self) -> bool:
+        job = self.cluster.jobs.get(self.newest)
+        return job is not None and job.status is JobStatus.RUNNING
+
+    def happen(self, event: str, number: int) -> None:
+        files = self.store.files
+        if event == "run" and self.cluster.move(self.newest, JobStatus.PENDING, JobStatus.RUNNING):
+            files[contract.started(self.attempt)] = b"{}"
+        elif event == "steps" and self.job_runs():
+            self.step += number
+            files[contract.progress(self.attempt)] = json.dumps({"step": self.step}).encode()
+        elif event == "checkpoint" and self.step:
+            files[f"{contract.checkpoint(self.step, self.attempt, 1)}/{contract.MANIFEST}"] = b"{}"
+        elif event in ENDINGS and self.job_runs():
+            ending = dict(ENDINGS[event])
+            self.cluster.logs[self.newest] = ending.pop("log", "")
+            self.cluster.move(self.newest, JobStatus.RUNNING, JobStatus.FAILED, **ending)
+        elif event == "silence":
+            self.cluster.silent = True
+        elif event == "answer" and not self.maker.is_gone:
+            self.cluster.silent = False
+        elif event == "forget":
+            self.cluster.forget()
+        elif event == "gone":
+            self.cluster.silent = self.maker.is_gone = True
+            self.cluster.forget()
+        elif event == "stop":
+            files.setdefault(contract.STOP_REQUEST, b"{}")
+        elif event == "kill":
+            self.store.fuse = number
+        elif event == "wait":
+            self.clock.sleep(float(number * 10))
+
+    def finish(self) -> dict[str, Any]:
+        """No more faults: the run must come to an end of its own, whatever happened before."""
+        self.store.fuse = -1
+        for _ in range(400):
+            if not self.maker.is_gone:
+                self.cluster.silent = False
+            self.happen("run", 0)
+            if self.job_runs():
+                self.cluster.move(self.newest, JobStatus.RUNNING, JobStatus.SUCCEEDED, exit_code=0)
+            self.look()
+            self.clock.sleep(3.0)
+            if data := self.store.get(contract.RESULT):
+                result: dict[str, Any] = json.loads(data)
+                return result
+        raise AssertionError("the run never ends")
+
+
+SLOW = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@SLOW
+@given(st.integers(1, 2), st.lists(st.tuples(EVENTS, st.integers(1, 12)), max_size=40))
+def test_whatever_happens_there_is_one_attempt_at_a_time_and_an_end(
+    supervisors: int, events: list[tuple[str, int]]
+) -> None:
+    world = World(supervisors)
+    ended_by_user = False
+    for event, number in events:
+        before = world.job_runs()
+        world.happen(event, number)
+        ended_by_user = ended_by_user or (before and event in ("user error", "environment"))
+        attempts = world.attempt
+        world.look()
+        if ended_by_user:
+            assert world.attempt == attempts, "a user error is retried by nobody"
+    result = world.finish()
+    assert result["state"] in set(FINAL)
+    assert world.kinds().count("RunFinished") == 1, "a run ends once, and says so once"
+
+
+@SLOW
+@given(st.integers(1, 60), st.integers(1, 2))
+def test_a_supervisor_killed_at_any_write_leaves_a_run_that_the_next_one_completes(
+    fuse: int, supervisors: int
+) -> None:
+    """Every place between lease, submission, record, evidence, claim, act and completion is tried."""
+    world = World(supervisors)
+    world.store.fuse = fuse
+    for event in ("run", "steps", "checkpoint", "driver node", "wait", "run", "steps"):
+        for _ in range(3):
+            world.look()
+        world.happen(event, 1)
+    result = world.finish()
+    assert result["state"] == "Succeeded"
+    assert result["attempt"] == 2, "one loss, one more attempt"
+    kinds = world.kinds()
+    assert kinds.count("RunFinished") == 1
+    assert kinds.count("AttemptSubmitted") == 2
+    assert kinds.count("ActionTaken") == 1
