@@ -109,13 +109,14 @@ def timeline(events: Iterable[Event]) -> Timeline:
         return Timeline(0.0, 0.0, False, "", "", (), (), (), (), (), ())
     start = min((e.time for e in ordered if e.kind == EventKind.RUN_CREATED), default=ordered[0].time)
     pauses, finish = _pauses(ordered)
+    finish = finish or _end_without_supervisor(ordered)
     end = max(start, ordered[-1].time if finish is None else finish.time)
     segments = _segments(ordered, start, end)
     return Timeline(
         start=start,
         end=end,
         finished=finish is not None,
-        state=text(finish.data, "state") if finish else "",
+        state=_state(finish),
         message=text(finish.data, "message") if finish else "",
         segments=segments,
         attempts=_attempts(ordered, end),
@@ -125,6 +126,19 @@ def timeline(events: Iterable[Event]) -> Timeline:
         pauses=pauses,
         events=tuple(ordered),
     )
+
+
+def _end_without_supervisor(events: Sequence[Event]) -> Event | None:
+    """Where `steadyray.run` was called by hand, the driver's word is the last one."""
+    if any(not e.writer.startswith("driver-") for e in events):
+        return None
+    return next((e for e in reversed(events) if e.kind == EventKind.TRAINING_FINISHED), None)
+
+
+def _state(finish: Event | None) -> str:
+    if finish is None:
+        return ""
+    return "Succeeded" if finish.kind == EventKind.TRAINING_FINISHED else text(finish.data, "state")
 
 
 # --- steps -------------------------------------------------------------------------------------------

@@ -160,6 +160,13 @@ def test_a_driver_that_lived_on_for_minutes_is_no_clock_error() -> None:
     assert ledger(s.events).seconds[Category.PRODUCTIVE] == pytest.approx(70)
 
 
+def test_a_training_without_a_supervisor_ends_with_the_drivers_word() -> None:
+    s = Stream(attempt=1).driver(0, "DriverStarted").formed(1, 1).steps(2, 12, 0, 10)
+    book = ledger(s.driver(13, "TrainingFinished", step=10).events)
+    assert (book.timeline.state, book.timeline.finished) == ("Succeeded", True)
+    assert seconds(book) == {"start-up": 2, "productive": 10, "other": 1}
+
+
 def test_a_group_that_grew_is_no_incident() -> None:
     s = quiet().formed(15.5, 3, 10, "peer")
     s.driver(16.2, "Recovered", incident="0001-001", depth="hot", lost=[], steps_redone=0,
@@ -258,13 +265,13 @@ def assert_sound(book: Ledger) -> None:
     assert charged <= total + 1e-6
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(any_event(), max_size=40))
 def test_categories_add_up_to_the_wall_time_whatever_the_events_are(events: list[Event]) -> None:
     assert_sound(ledger(events))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     lost=st.sets(st.integers(0, len(eventful().events) - 1)),
     skews=st.tuples(st.floats(-8, 8), st.floats(-8, 8)),
