@@ -28,8 +28,6 @@ from ops.adapters.local_processes import MARKER
 RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
 CLUSTER = "demo"
 STEPS_BETWEEN_FAULTS = 60
-PATIENCE_SECONDS = 90.0
-"""How long a fault waits for its moment. The slowest recovery before one took 15 s on two busy cores."""
 
 Progress = dict[str, Any]
 
@@ -85,18 +83,13 @@ class Saboteur:
     done: threading.Event = field(default_factory=threading.Event)
 
     def work(self) -> None:
-        step, since = 0, time.monotonic()
+        step = 0
         while self.left and not self.done.wait(0.2):
             progress = self.progress()
-            if progress is None:
+            if progress is None or progress["step"] < step + STEPS_BETWEEN_FAULTS or not is_whole(progress):
                 continue
-            if time.monotonic() - since > PATIENCE_SECONDS:
-                self.say(f"no moment for {self.left[0].__name__} in {PATIENCE_SECONDS:.0f} s; no more faults")
-                return
-            if progress["step"] < step + STEPS_BETWEEN_FAULTS or not self.is_whole(progress):
-                continue
-            step, since = progress["step"], time.monotonic()
-            self.say(f"step {step}: {self.left.pop(0)(self.run, progress)}")
+            step = progress["step"]
+            self.say(f"at step {step}: {self.left.pop(0)(self.run, progress)}")
 
     def progress(self) -> Progress | None:
         """None as long as no attempt has reported."""
@@ -104,11 +97,18 @@ class Saboteur:
         data: Progress | None = json.loads(files[-1].read_text()) if files else None
         return data
 
-    @staticmethod
-    def is_whole(progress: Progress) -> bool:
-        """All ranks report from living processes, and nothing is being mended."""
-        alive = all(psutil.pid_exists(rank["pid"]) for rank in progress["ranks"])
-        return alive and len(progress["ranks"]) >= 2 and not progress["message"]
+
+def is_whole(progress: Progress) -> bool:
+    """Two or more ranks, each in a process that runs, and nothing being mended: the fault before is over."""
+    ranks = progress["ranks"]
+    return len(ranks) > 1 and not progress["message"] and all(runs(rank["pid"]) for rank in ranks)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
+    except psutil.NoSuchProcess:
+        return False
 
 
 # --- around it ---------------------------------------------------------------------------------------
@@ -117,10 +117,12 @@ def main() -> int:
     run_name = time.strftime("demo-%Y%m%d-%H%M%S")
     run = config.home() / "runs" / run_name
     with cluster():
-        with saboteur(run):
+        with saboteur(run) as faults:
             code = steadyray("job", "run", str(RECIPE), "--name", run_name, "--cluster", CLUSTER)
         steadyray("report", run_name)
-    return code
+    if faults.left:
+        say(f"the training ended before these: {', '.join(fault.__name__ for fault in faults.left)}")
+    return code or bool(faults.left)
 
 
 def steadyray(*words: str) -> int:
@@ -152,17 +154,15 @@ def cluster() -> Iterator[None]:
 
 
 @contextmanager
-def saboteur(run: Path) -> Iterator[None]:
+def saboteur(run: Path) -> Iterator[Saboteur]:
     faults = Saboteur(run, say)
     thread = threading.Thread(target=faults.work, name="saboteur", daemon=True)
     thread.start()
     try:
-        yield
+        yield faults
     finally:
         faults.done.set()
         thread.join()
-        if faults.left:
-            say(f"{len(faults.left)} faults were not injected: {', '.join(f.__name__ for f in faults.left)}")
 
 
 def say(text: str) -> None:
