@@ -25,6 +25,9 @@ MAX_POINTS = 4_000
 MAX_SLICES = 2_000
 """Stretches on the time line; beyond it the shortest are left out, and the page says so."""
 
+LOG_RATIO = 50.0
+"""Of the highest to the lowest loss; above it the axis is logarithmic."""
+
 GREY = "#7d8590"
 """Axes and texts of the charts: readable on white and on black."""
 
@@ -41,7 +44,7 @@ def render_page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        seconds=words.seconds_text, percent=words.percent, when=_when, clock=words.clock
+        seconds=words.seconds_text, figure=words.figure, percent=words.percent, when=_when, clock=words.clock
     )
     book = report.ledger
     return environment.get_template("report.html.j2").render(
@@ -146,8 +149,14 @@ def _loss_chart(report: Report) -> Any:
             )
     figure.update_layout(height=360, margin={"l": 60, "r": 20, "t": 40, "b": 45})
     figure.update_xaxes(title="step")
-    figure.update_yaxes(title="loss")
+    figure.update_yaxes(title="loss", type=_scale(report.losses))
     return figure
+
+
+def _scale(points: Sequence[LossPoint]) -> str:
+    """Logarithmic where the curve would otherwise be a cliff and a flat line."""
+    lowest, highest = min(map(_loss, points)), max(map(_loss, points))
+    return "log" if lowest > 0 and highest / lowest > LOG_RATIO else "linear"
 
 
 def _first_and_again(

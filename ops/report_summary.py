@@ -90,9 +90,9 @@ def _ledger_table(book: Ledger) -> Table:
         share = seconds / book.total_seconds
         bar = Text("█" * max(1, round(share * 24)), style=words.COLOURS[category])
         hours = book.worker_seconds[category] / 3600
-        table.add_row(label, f"{seconds:.1f}", words.percent(share), f"{hours:.3f}", bar)
+        table.add_row(label, words.figure(seconds), words.percent(share), f"{hours:.3f}", bar)
     table.add_row(
-        "total", f"{book.total_seconds:.1f}", "100.0%", f"{book.worker_hours:.3f}", "", style="bold"
+        "total", words.figure(book.total_seconds), "100.0%", f"{book.worker_hours:.3f}", "", style="bold"
     )
     return table
 

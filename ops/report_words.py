@@ -103,6 +103,11 @@ def seconds_text(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def figure(seconds: float) -> str:
+    """Seconds for a column of a table; short ones keep what makes them more than nothing."""
+    return f"{seconds:.2f}" if seconds < 9.995 else f"{seconds:.1f}"
+
+
 def clock(seconds: float) -> str:
     """Time since the start of the run: 1:05, 2:03:09."""
     whole = max(0, int(seconds))
