@@ -22,6 +22,7 @@ from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
 from ops.adapters.run_store import ObStore, open_store, run_names
 from ops.cli.live import LiveView
+from ops.cli.report import present
 from ops.config import home, runs_root
 from ops.errors import NotFoundError, OpsError, OpsTimeoutError, UsageError
 from ops.output import Format, note, show
@@ -230,6 +231,7 @@ def follow(name: str) -> None:
             last = tick.snapshot
             view.update(last)
     if last is not None:
+        present(open_store(runs_root(), name), name)
         raise typer.Exit(outcome(last))
 
 

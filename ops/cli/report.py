@@ -43,15 +43,22 @@ def report(
 
         steadyray report digits -o json | jq .goodput
     """
-    store = find(run)
-    found = read_report(store, Path(run).name)
+    page = present(find(run), Path(run).name, html, output)
+    if open_ == "yes":
+        webbrowser.open(page.as_uri())
+
+
+def present(
+    store: run_store.ObStore, run: str, html: Path | None = None, output: Format = Format.TABLE
+) -> Path:
+    """Write the page and print the screen or the data; `job run` ends with it. Returns the page's path."""
+    found = read_report(store, run)
     page = write_page(found, store.url, html)
     if output is Format.TABLE:
         print_summary(found, Console(highlight=False), page)
     else:
         show({**as_json(found), "page": str(page)}, output)
-    if open_ == "yes":
-        webbrowser.open(page.as_uri())
+    return page
 
 
 def find(run: str) -> run_store.ObStore:
