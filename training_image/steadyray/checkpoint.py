@@ -124,10 +124,11 @@ def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / STATE_FILE
     torch.save(state, path)
-    files = {STATE_FILE: {"bytes": path.stat().st_size, "sha256": _sha256(path)}}
+    size = path.stat().st_size
+    files = {STATE_FILE: {"bytes": size, "sha256": _sha256(path)}}
     complete = contract.Manifest.from_json({**manifest.to_json(), "files": files})
     create_exclusive(folder / contract.MANIFEST, encode(complete))
-    return int(files[STATE_FILE]["bytes"])
+    return size
 
 
 def candidates(root: Path) -> Iterator[tuple[Path, contract.Manifest]]:

@@ -131,8 +131,7 @@ class Chronicle:
         new = sorted(s for s in self._losses if s > self._written_step)
         if not new:
             return
-        start = self._segment_start
-        end = max(self._losses[s][1] for s in new)
+        start, end = self._first_step_start(new), max(self._losses[s][1] for s in new)
         self._writer.event(
             EventKind.STEPS_DONE, generation=generation, from_step=self._written_step, to_step=new[-1],
             start=start, end=end, losses=[[s, self._losses[s][0]] for s in new],
@@ -141,6 +140,12 @@ class Chronicle:
         self._written_step, self._segment_start, self._saving = new[-1], end, 0.0
         self._losses.clear()
 
+    def _first_step_start(self, new: list[int]) -> float:
+        """Forming the group and warming up are no training: the first step gets the time of the others."""
+        first, last = self._losses[new[0]][1], self._losses[new[-1]][1]
+        typical = (last - first) / (len(new) - 1) if len(new) > 1 else self._durations or 0.0
+        return max(self._segment_start, first - typical)
+
     # --- recoveries -------------------------------------------------------------------------------
     def breaks(
         self, answer: Break, handles: Mapping[str, Handle], ranks: tuple[str, ...], last_step: int
@@ -148,7 +153,10 @@ class Chronicle:
         if self._incident is None:
             self._incidents += 1
             self._incident = Incident(
-                f"{self._writer.attempt:04d}-{self._incidents:03d}", last_step, self._last_step_time, time.time()
+                f"{self._writer.attempt:04d}-{self._incidents:03d}",
+                last_step,
+                self._last_step_time,
+                time.time(),
             )
         self._incident.message = answer.message
         self.say(f"{'regrouping' if answer.planned else 'recovering'}: {answer.message}")
@@ -167,7 +175,8 @@ class Chronicle:
             where: dict[str, Any] = {"rank": rank, "node": handle.node, "host": handle.placed.get("host", "")}
             self._writer.event(
                 EventKind.RANK_LOST, generation=self._generation, incident=incident.id, **where,
-                failure_class=loss.failure_class, reason=loss.reason, detected=time.time(), last_step=last_step,
+                failure_class=loss.failure_class, reason=loss.reason, detected=time.time(),
+                last_step=last_step,
             )  # fmt: skip
             if loss.failure_class is FailureClass.HANG:
                 self._writer.event(
@@ -250,7 +259,12 @@ def _place(rank: int, handle: Handle) -> dict[str, Any]:
 def _status(handle: Handle) -> dict[str, Any]:
     r = handle.report
     age = time.monotonic() - handle.heard
-    return {"step": r.step, "stage": STAGES[r.stage], "phase": r.phase or "train", "heard_seconds": round(age, 2)}
+    return {
+        "step": r.step,
+        "stage": STAGES[r.stage],
+        "phase": r.phase or "train",
+        "heard_seconds": round(age, 2),
+    }
 
 
 def _without_news(handle: Handle) -> Any:

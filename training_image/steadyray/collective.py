@@ -49,9 +49,7 @@ class Rendezvous:
 
 def open_store(node_ip: str) -> dist.TCPStore:
     """The store of one generation, in the process of its rank 0, on a free port."""
-    return dist.TCPStore(
-        node_ip, 0, is_master=True, wait_for_workers=False, timeout=FORMING_TIMEOUT
-    )
+    return dist.TCPStore(node_ip, 0, is_master=True, wait_for_workers=False, timeout=FORMING_TIMEOUT)
 
 
 class Group:

@@ -101,7 +101,7 @@ class Generation:
                 self._save(wait=True)
 
     def _unwrap(self) -> None:
-        """Take the gradient hooks of this generation off the user's modules before the next one wraps them."""
+        """Take this generation's gradient hooks off the modules before the next one wraps them."""
         for ddp in self._wrapped:
             ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
         self._wrapped.clear()

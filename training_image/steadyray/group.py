@@ -5,7 +5,6 @@ One loop: gather what the members say, ask the pure `recovery.decide`, carry out
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +16,23 @@ from steadyray.contract import FailureClass
 from steadyray.member import Assignment
 from steadyray.members import Handle, Members
 from steadyray.recovery import (
-    FREE, Abort, Break, Breaking, Done, End, Fail, GroupView, Keep, Lose, Loss, Patience, Regroup, Wait, decide,
-)  # fmt: skip
+    FREE,
+    Abort,
+    Answer,
+    Break,
+    Breaking,
+    Done,
+    End,
+    Fail,
+    GroupView,
+    Keep,
+    Lose,
+    Loss,
+    Patience,
+    Regroup,
+    Wait,
+    decide,
+)
 from steadyray.report import MemberError, MemberState
 
 SUSPECT_SECONDS = 2.0
@@ -73,27 +87,30 @@ class Controller:
             self._members.gather(timeout=0.1)
             self._notice()
             answer = decide(self._view())
-            match answer:
-                case Done(member):
-                    return self._done(member)
-                case Fail():
-                    raise TrainingFailed(self._failure(answer))
-                case Break():
-                    self._break(answer)
-                case Abort():
-                    self._abort()
-                case Lose(lost):
-                    self._lose(lost)
-                case Regroup():
-                    self._regroup(answer)
-                case End():
-                    for member in self._ranks:
-                        self._members.end(self._members.handles[member])
-                case Wait(_, message):
-                    self._chronicle.say(message)
-                case Keep():
-                    pass
+            if isinstance(answer, Done):
+                return self._done(answer.member)
+            self._carry_out(answer)
             self._chronicle.write_progress(self._members.handles, self._ranks, self._generation)
+
+    def _carry_out(self, answer: Answer) -> None:
+        match answer:
+            case Fail():
+                raise TrainingFailed(self._failure(answer))
+            case Break():
+                self._break(answer)
+            case Abort():
+                self._abort()
+            case Lose(lost):
+                self._lose(lost)
+            case Regroup():
+                self._regroup(answer)
+            case End():
+                for member in self._ranks:
+                    self._members.end(self._members.handles[member])
+            case Wait(_, message):
+                self._chronicle.say(message)
+            case Keep() | Done():
+                pass
 
     # --- what is there ----------------------------------------------------------------------------
     def _view(self) -> GroupView:
@@ -147,7 +164,11 @@ class Controller:
         now = time.monotonic()
         for member, since in list(self._suspects.items()):
             handle = self._members.handles[member]
-            if handle.report.state is MemberState.READY and handle.heard > since and member not in self._ranks:
+            if (
+                handle.report.state is MemberState.READY
+                and handle.heard > since
+                and member not in self._ranks
+            ):
                 del self._suspects[member]
                 self._false_alarms += 1
                 self._chronicle.false_alarm(handle)
@@ -240,7 +261,8 @@ class Controller:
     @staticmethod
     def _costs(breaking: Breaking) -> bool:
         return not breaking.planned and any(
-            loss.failure_class not in FREE for loss in breaking.lost or (Loss("", FailureClass.NETWORK_FAULT, ""),)
+            loss.failure_class not in FREE
+            for loss in breaking.lost or (Loss("", FailureClass.NETWORK_FAULT, ""),)
         )
 
     # --- the end ----------------------------------------------------------------------------------
@@ -256,7 +278,7 @@ class Controller:
         error = error or MemberError("", "", "", 1 if fail.failure_class is FailureClass.USER_ERROR else 75)
         return contract.Failure(
             failure_class=fail.failure_class, message=fail.message,
-            rank=next(itertools.chain((handle.report.rank,) if handle else (), (None,))),
+            rank=handle.report.rank if handle else None,
             node=handle.node if handle else "", host=str(handle.placed.get("host", "")) if handle else "",
             exit_code=error.exit_code, traceback=error.traceback, step=self._last_step, time=time.time(),
         )  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,5 +90,3 @@ def _root(storage: str | os.PathLike[str] | None) -> Path | None:
     root = Path(named.removeprefix("file://")).absolute()
     root.mkdir(parents=True, exist_ok=True)
     return root
-
-

@@ -261,9 +261,7 @@ class Member:
 
     def start(self, train: Train, config: Any) -> dict[str, Any]:
         """Begin the user's training; it runs up to `generations()` and waits there for a place."""
-        threading.Thread(
-            target=self._run, args=(train, config), name="steadyray-train", daemon=True
-        ).start()
+        threading.Thread(target=self._run, args=(train, config), name="steadyray-train", daemon=True).start()
         node = ray.get_runtime_context().get_node_id()
         return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
 

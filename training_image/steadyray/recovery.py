@@ -386,9 +386,7 @@ def _hang(view: GroupView, suspects: list[MemberView], message: str) -> Answer:
 def _within_budget(view: GroupView, lost: tuple[Loss, ...], message: str) -> Answer:
     charged = [loss for loss in lost if loss.failure_class not in FREE]
     if charged and view.charged >= view.patience.charged:
-        return Fail(
-            charged[0].failure_class, _spent(view, message), charged[0].member
-        )
+        return Fail(charged[0].failure_class, _spent(view, message), charged[0].member)
     return Break(lost, message)
 
 

@@ -65,7 +65,9 @@ class RunWriter:
         self._thread.start()
         self.error: str = ""
 
-    def event(self, kind: contract.EventKind, *, generation: int = 0, incident: str = "", **data: Any) -> None:
+    def event(
+        self, kind: contract.EventKind, *, generation: int = 0, incident: str = "", **data: Any
+    ) -> None:
         self._seq += 1
         record = contract.Event(
             time=time.time(), kind=kind, writer=self.writer, seq=self._seq, attempt=self.attempt,

@@ -43,7 +43,7 @@ class Session(Protocol):
     settings: Settings
 
     def join(self, state: State) -> Place | None:
-        """Wait for a place in the next generation, with `state` brought up to date; None: training is over."""
+        """Wait for a place in the next generation, `state` brought up to date; None: training is over."""
 
     def begin_step(self, step: int) -> None:
         """Called before each step; raises GroupLeft where this rank is to leave its generation."""

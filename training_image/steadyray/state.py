@@ -82,9 +82,7 @@ class State:
             self._copy = clone(self.state_dict())
         else:
             self._buffers = [
-                (buffer, buffer.detach().clone())
-                for module in self._modules
-                for buffer in module.buffers()
+                (buffer, buffer.detach().clone()) for module in self._modules for buffer in module.buffers()
             ]
 
     def commit_step(self) -> None:
@@ -105,10 +103,14 @@ class State:
 
     # --- as a whole -------------------------------------------------------------------------------
     def state_dict(self) -> StateDict:
-        return {"step": self.step, "parts": {name: dict(p.state_dict()) for name, p in self.parts.items()}}
+        parts: StateDict = {name: dict(part.state_dict()) for name, part in self.parts.items()}
+        return {"step": self.step, "parts": parts}
 
     def load_state_dict(self, state: StateDict) -> None:
-        missing, unknown = self.parts.keys() - state["parts"].keys(), state["parts"].keys() - self.parts.keys()
+        missing, unknown = (
+            self.parts.keys() - state["parts"].keys(),
+            state["parts"].keys() - self.parts.keys(),
+        )
         if missing or unknown:
             raise ValueError(
                 f"the saved state has other parts than this training: missing {sorted(missing)}, "
