@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,15 @@ import psutil
 import yaml
 
 from ops import render
-from ops.adapters.local_nodes import HEAD, ClusterFolder, NodeRecord, node_address, write_json, write_text
+from ops.adapters.local_nodes import (
+    HEAD,
+    ClusterFolder,
+    NodeRecord,
+    free_ports,
+    node_address,
+    write_json,
+    write_text,
+)
 from ops.adapters.local_preflight import check as preflight
 from ops.adapters.local_processes import MARKER, ProcessId, end, marked, marker
 from ops.config import home
@@ -141,8 +148,8 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
         folder = folder_of(profile.name)
         cluster = _prepare(profile, folder)
         try:
-            _start_keeper(folder, cluster)
-            _wait_until_it_answers(folder, cluster)
+            keeper = _start_keeper(folder, cluster)
+            _wait_until_it_answers(folder, cluster, keeper)
         except BaseException:  # Ctrl-C as well: nothing half-started stays
             _remove(Found(folder, cluster, None, 0), keep_logs=True)
             raise
@@ -158,11 +165,12 @@ def down(name: str) -> int:
 
 
 def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
+    keeper = None
     if found.keeper is None:
         say(f"the keeper of cluster {found.cluster['name']!r} is gone: starting a new one")
         found.folder.keeper_file.unlink(missing_ok=True)
-        _start_keeper(found.folder, found.cluster)
-    _wait_until_it_answers(found.folder, found.cluster)
+        keeper = _start_keeper(found.folder, found.cluster)
+    _wait_until_it_answers(found.folder, found.cluster, keeper)
     return _connection(found.folder, found.cluster)
 
 
@@ -171,8 +179,9 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
     preflight(profile, folder.path)
     cluster_uuid = uuid.uuid4().hex
     host = node_address(cluster_uuid, 1)
-    gcs_port = profile.head.gcs_port or _free_port(host)
-    dashboard_port = profile.head.dashboard_port or _free_port("127.0.0.1")
+    free = free_ports(5)
+    gcs_port = profile.head.gcs_port or free[0]
+    dashboard_port = profile.head.dashboard_port or free[1]
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(0o700)
     token = os.open(folder.token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -195,17 +204,17 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
         "head_environment": {
             **render.head_environment(profile),
             # Both are fixed ports by default: the second cluster of a machine would have no metrics.
-            "AUTOSCALER_METRIC_PORT": str(_free_port("127.0.0.1")),
-            "DASHBOARD_METRIC_PORT": str(_free_port("127.0.0.1")),
+            "AUTOSCALER_METRIC_PORT": str(free[2]),
+            "DASHBOARD_METRIC_PORT": str(free[3]),
         },
-        "head_arguments": _head_arguments(profile, folder, host, gcs_port, dashboard_port),
+        "head_arguments": _head_arguments(profile, folder, gcs_port, dashboard_port, free[4]),
     }
     write_json(folder.cluster_file, cluster)
     return cluster
 
 
 def _head_arguments(
-    profile: Profile, folder: ClusterFolder, host: str, gcs_port: int, dashboard_port: int
+    profile: Profile, folder: ClusterFolder, gcs_port: int, dashboard_port: int, client_port: int
 ) -> list[str]:
     mib = 1024 * 1024
     return [
@@ -213,7 +222,7 @@ def _head_arguments(
         f"--port={gcs_port}",
         "--dashboard-host=127.0.0.1",
         f"--dashboard-port={dashboard_port}",
-        f"--ray-client-server-port={_free_port(host)}",
+        f"--ray-client-server-port={client_port}",
         f"--num-cpus={profile.head.cpus}",
         "--num-gpus=0",
         f"--memory={profile.head.memory_mib * mib}",
@@ -228,17 +237,11 @@ def short_temp_dir(cluster_uuid: str) -> Path:
     return Path(tempfile.gettempdir()) / f"sr-{cluster_uuid[:8]}"
 
 
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> None:
+def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start the keeper in a session of its own, so that it outlives this terminal."""
     environment = {**os.environ, MARKER: marker(cluster["uuid"], "keeper")}
     with folder.keeper_log.open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "ops.adapters.local_keeper", str(folder.path)],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -248,7 +251,9 @@ def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> None:
         )
 
 
-def _wait_until_it_answers(folder: ClusterFolder, cluster: dict[str, Any]) -> None:
+def _wait_until_it_answers(
+    folder: ClusterFolder, cluster: dict[str, Any], keeper: subprocess.Popen[bytes] | None
+) -> None:
     deadline = time.monotonic() + UP_SECONDS
     state: dict[str, Any] = {}
     while time.monotonic() < deadline:
@@ -256,6 +261,8 @@ def _wait_until_it_answers(folder: ClusterFolder, cluster: dict[str, Any]) -> No
             state = json.loads(folder.keeper_file.read_text())
         if state.get("state") == "failed":
             raise ClusterError(f"the head did not start: {state['detail']}", hint=_tail(folder.head_log))
+        if keeper and keeper.poll() is not None:
+            raise ClusterError(f"the keeper ended with {keeper.returncode}", hint=_tail(folder.keeper_log))
         if state.get("state") == "running" and answers(_connection(folder, cluster)):
             return
         time.sleep(0.05)

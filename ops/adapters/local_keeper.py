@@ -21,9 +21,11 @@ from typing import Any
 import psutil
 
 from ops.adapters.local_nodes import (
+    CURRENT_CLUSTER,
     HEAD,
     ClusterFolder,
     NodeRecord,
+    finish_start,
     node_address,
     node_environment,
     ray_start,
@@ -105,7 +107,7 @@ class Keeper:
         self._end_heads()
         temp_dir = Path(self.cluster["temp_dir"]) / HEAD
         # `ray start --head` refuses while this file names a GCS that it believes to run.
-        (temp_dir / "ray_current_cluster").unlink(missing_ok=True)
+        (temp_dir / CURRENT_CLUSTER).unlink(missing_ok=True)
         # A fresh instance id: autoscaler v2 asks for the end of the old head's instance.
         record = self.folder.save(
             NodeRecord(
@@ -126,13 +128,17 @@ class Keeper:
             code = None
         self.parts = self._find_parts(record.instance)
         missing = [part for part in PARTS if part not in self.parts]
-        if code == 0 and not missing:
-            self.folder.save(replace(record, raylet=self.parts["raylet"]))
-            logger.info("head %s runs", record.instance)
-            return None
-        self._end_heads()
-        what = f"`ray start --head` ended with {code}" if code else f"the head lacks {', '.join(missing)}"
-        return f"{what}; see {self.folder.head_log}"
+        if missing:
+            self._end_heads()
+            what = f"`ray start --head` ended with {code}, {', '.join(missing)} missing"
+            return f"{what}; see {self.folder.head_log}"
+        if code:
+            # It gives up after 30 s, which a busy machine takes; what it started goes on starting.
+            logger.warning("`ray start --head` ended with %s, but all parts live: going on", code)
+        finish_start(record, self.cluster["gcs_address"])
+        self.folder.save(replace(record, raylet=self.parts["raylet"]))
+        logger.info("head %s runs", record.instance)
+        return None
 
     def _end_heads(self) -> None:
         for record in self.folder.records():

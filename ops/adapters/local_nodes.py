@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from ops.adapters.local_processes import MARKER, ProcessId, marked, marker
 
 HEAD = "head"
 CLUSTER_DIR = "STEADYRAY_CLUSTER_DIR"
+CURRENT_CLUSTER = "ray_current_cluster"
 NODE_SITE = Path(__file__).parent / "node_site"
 KEPT_FOLDERS = 8
 """How many temporary folders of ended nodes stay until `down`, for their logs."""
@@ -174,16 +176,31 @@ def node_environment(
 
 
 RAY_START = (sys.executable, "-m", "ray.scripts.scripts", "start")
-ANY_PORTS = (
+FIXED_FLAGS = (
     "--node-manager-port=0",
     "--object-manager-port=0",
     "--min-worker-port=0",
     "--max-worker-port=0",
-    # A fixed one that a neighbour holds makes every job submission answer 500.
-    "--dashboard-agent-listen-port=0",
-    "--metrics-export-port=0",
     "--disable-usage-stats",
 )
+AGENT_PORTS = (
+    "--dashboard-agent-listen-port",
+    "--dashboard-agent-grpc-port",
+    "--runtime-env-agent-port",
+    "--metrics-export-port",
+)
+"""Told to Ray, not left to it: where they are 0 the raylet waits for its agents to write the ports they
+took, and dies after 15 s (seen on a machine with a load of 14). A fixed default that a neighbour holds
+makes every job submission answer 500."""
+
+
+def free_ports(count: int, host: str = "0.0.0.0") -> list[int]:
+    """Ports that nobody listens on at the moment; held together while they are chosen, so they differ."""
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def ray_start(
@@ -198,7 +215,8 @@ def ray_start(
         f"--node-ip-address={record.address}",
         f"--node-name={record.instance}",
         f"--temp-dir={record.temp_dir}",
-        *ANY_PORTS,
+        *FIXED_FLAGS,
+        *(f"{flag}={port}" for flag, port in zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True)),
         *arguments,
     ]
     Path(record.temp_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -211,6 +229,12 @@ def ray_start(
             stderr=output,
             start_new_session=True,
         )
+
+
+def finish_start(record: NodeRecord, gcs_address: str) -> None:
+    """What `ray start` does last, and leaves out when it gave up waiting: say which cluster "auto" means
+    here."""
+    (Path(record.temp_dir) / CURRENT_CLUSTER).write_text(gcs_address)
 
 
 def find_raylet(record: NodeRecord, cluster_uuid: str) -> ProcessId | None:

@@ -33,6 +33,7 @@ from ops.adapters.local_nodes import (
     ClusterFolder,
     NodeRecord,
     find_raylet,
+    finish_start,
     node_address,
     node_environment,
     ray_start,
@@ -165,6 +166,7 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
         raylet = find_raylet(record, self._uuid)
         if raylet is None:
             return self._bury(record, f"ray start failed, see {record.temp_dir}/start.log")
+        finish_start(record, self._cluster["gcs_address"])
         return self._folder.save(replace(record, raylet=raylet))
 
     def _bury(self, record: NodeRecord, why: str) -> NodeRecord | None:

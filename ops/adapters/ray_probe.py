@@ -28,7 +28,7 @@ def status(address: str) -> dict[str, Any]:
     found = get_cluster_status(address, TIMEOUT_SECONDS)
     demands = found.resource_demands
     waiting = [
-        {"kind": kind, "bundle": by_count.bundle, "count": by_count.count}
+        {"kind": kind, "bundle": dict(by_count.bundle), "count": by_count.count}
         for kind, entries in (
             ("task or actor", demands.ray_task_actor_demand),
             ("placement group", demands.placement_group_demand),

@@ -98,6 +98,6 @@ def _say(removal: Removal, message: str, output: Format) -> None:
     show({"node": removal.node, "state": removal.state.value, "cut": list(removal.cut)}, output)
     if removal.state is RemovalState.TIMED_OUT:
         raise OpsTimeoutError(
-            f"{removal.node} was still busy at its deadline; cut: {', '.join(removal.cut) or 'no known work'}",
+            f"{removal.node} was busy at its deadline; cut: {', '.join(removal.cut) or 'no known work'}",
             hint="a longer --deadline lets work end or move first",
         )
