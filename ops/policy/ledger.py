@@ -327,7 +327,9 @@ def _claims(line: Timeline, steps: Sequence[_Steps], windows: Sequence[_Window])
             yield attempt.running, _ended(line, attempt), _Layer.RAN, Category.UNMEASURED, ""
     for w in windows:
         name = w.incident.id
-        yield w.lost_from, w.fault, _Layer.REPAIR, Category.REDONE, name
+        # A driver reports all steps before it regroups its ranks; one that is lost takes some with it.
+        lost = Category.REDONE if w.incident.by_supervisor else Category.DETECTION
+        yield w.lost_from, w.fault, _Layer.REPAIR, lost, name
         yield w.fault, w.detected, _Layer.BLIND, Category.DETECTION, name
         yield w.detected, w.back, _Layer.REPAIR, w.after, name
     for wait in line.waits:
