@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 # Make hands these to the scripts, from its environment or its command line: PYTHON (interpreter for .venv),
 # STEADYRAY_HOME (clusters and runs), STEADYRAY_CACHE (the installer), PYTEST_ARGS, UPGRADE.
 ENV ?= local
+unexport PYTHONDONTWRITEBYTECODE # see scripts/lib.sh
 STEADYRAY := .venv/bin/steadyray
 
 ##@ Start here

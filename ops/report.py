@@ -8,6 +8,7 @@ failing over it: a report is needed most when something was cut off in the middl
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -26,6 +27,10 @@ EVIDENCE_TAIL_LINES = 40
 """Of each evidence file the report shows the end, where the reason usually stands."""
 
 EVIDENCE_TAIL_BYTES = 8_000
+
+
+UNTOLD = ("schema", "created")
+"""Fields of the spec that tell a person nothing; the start stands on top of the page."""
 
 
 class Reader(Protocol):
@@ -232,7 +237,7 @@ def _metrics(
 def _environment(spec: Mapping[str, Any], book: Ledger) -> tuple[tuple[str, str], ...]:
     """What was asked and where it ran, as pairs for a table."""
     created = next((e.data for e in book.timeline.events if e.kind == EventKind.RUN_CREATED), {})
-    rows: dict[str, Any] = {**created, **{k: v for k, v in spec.items() if k != "schema"}}
+    rows: dict[str, Any] = {**created, **{k: v for k, v in spec.items() if k not in UNTOLD}}
     rows["clusters"] = ", ".join(dict.fromkeys(a.cluster for a in book.timeline.attempts if a.cluster))
     hosts = [
         str(r["host"])
@@ -248,6 +253,8 @@ def _environment(spec: Mapping[str, Any], book: Ledger) -> tuple[tuple[str, str]
 def _plain(value: Any) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

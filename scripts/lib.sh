@@ -5,6 +5,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${STEADYRAY_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/steadyray}
 VENV=$ROOT/.venv
 
+# Without byte code on disk every process compiles torch and Ray anew, which takes longer than most tests.
+unset PYTHONDONTWRITEBYTECODE
+
 say() { printf '%s\n' "$*" >&2; }
 
 die() { # message, then what to type

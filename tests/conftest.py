@@ -32,7 +32,15 @@ def steadyray_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def make_cluster(steadyray_home: Path) -> Iterator[MakeCluster]:
+def small_profile() -> Callable[[dict[str, Any]], profile.Profile]:
+    """The profile `local` as the tests use it: free ports, nodes that stay a while; and what is laid over it."""
+    return lambda over: profile.load(render.profile_path("local"), profile.merge(SMALL, over))
+
+
+@pytest.fixture(scope="session")
+def make_cluster(
+    steadyray_home: Path, small_profile: Callable[[dict[str, Any]], profile.Profile]
+) -> Iterator[MakeCluster]:
     """`make_cluster({"groups": {"cpu": {"min": 2}}})` starts a cluster that is ended with the session.
 
     Overrides are laid over the profile `local` with free ports. End one early with
@@ -49,8 +57,3 @@ def make_cluster(steadyray_home: Path) -> Iterator[MakeCluster]:
     yield make
     for name in made:
         local_cluster.down(name)
-
-
-def small_profile(overrides: dict[str, Any]) -> profile.Profile:
-    """The profile `local` as the tests use it: free ports, nodes that stay a while."""
-    return profile.load(render.profile_path("local"), profile.merge(SMALL, overrides))

@@ -335,11 +335,15 @@ def node_records(name: str) -> list[NodeRecord]:
     return folder_of(name).records()
 
 
+def processes(name: str, instance: str | None = None) -> list[psutil.Process]:
+    """The living processes of a cluster, or of one of its nodes."""
+    return marked(folder_of(name).cluster()["uuid"], instance)
+
+
 def kill_node(name: str, instance: str) -> int:
     """End all processes of one node at once, as a machine's crash would; for tests and demonstrations."""
-    cluster_uuid = folder_of(name).cluster()["uuid"]
     count = 0
-    for process in marked(cluster_uuid, instance):
+    for process in processes(name, instance):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
             count += 1

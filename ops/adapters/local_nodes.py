@@ -159,8 +159,13 @@ def node_environment(
     """The environment of a node: the caller's without its Ray settings, the profile's, and the marker.
 
     Ray variables of the caller would change the node unseen (a RAY_ADDRESS, a head's RAY_gcs_storage).
+    Without byte code on disk each of Ray's many processes would compile torch and itself anew: 20 s a rank.
     """
-    theirs = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "STEADYRAY_"))}
+    theirs = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("RAY_", "STEADYRAY_", "PYTHONDONTWRITEBYTECODE"))
+    }
     ours = {key: value.replace("$" + CLUSTER_DIR, str(folder.path)) for key, value in wanted.items()}
     return {
         **theirs,

@@ -131,13 +131,17 @@ def clone(state: StateDict, device: str | None = None) -> StateDict:
         leaf = leaf.detach()
         return leaf.to(device, copy=True) if device else leaf.clone()
 
-    return pytree.tree_map(copy, state)
+    copied: StateDict = pytree.tree_map(copy, state)
+    return copied
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Random numbers of a step come from (seed, step, rank), so a redone or moved step draws the same."""
     sequence = np.random.SeedSequence((seed, step, rank))
     torch_seed, numpy_seed, python_seed = (int(word) for word in sequence.generate_state(3))
-    torch.manual_seed(torch_seed)
+    # Not torch.manual_seed: without a GPU a CUDA build keeps every such call, with its stack, for later.
+    torch.default_generator.manual_seed(torch_seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed(torch_seed)
     np.random.seed(numpy_seed)
     random.seed(python_seed)
