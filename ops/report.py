@@ -88,12 +88,19 @@ class Report:
     """What could not be read, in words."""
 
     @property
-    def accuracy(self) -> tuple[str, float] | None:
-        """The measure of quality to put first: an accuracy on held-out data before any other accuracy."""
-        named = [name for name in self.metrics if "acc" in name.lower()]
-        held_out = [n for n in named if "test" in n.lower()] + [n for n in named if "val" in n.lower()]
-        name = next(iter([*held_out, *named]), None)
-        return None if name is None else (name, self.metrics[name])
+    def quality(self) -> tuple[str, float] | None:
+        """How good the model is: an accuracy before a loss, held-out data before other data."""
+        names = sorted(self.metrics, key=_rank_of_metric)
+        named = [name for name in names if _rank_of_metric(name) < len(_METRICS)]
+        return (named[0], self.metrics[named[0]]) if named else None
+
+
+_METRICS = (("test", "acc"), ("val", "acc"), ("acc",), ("test",), ("val",))
+
+
+def _rank_of_metric(name: str) -> int:
+    fits = (all(word in name.lower() for word in words) for words in _METRICS)
+    return next((rank for rank, fit in enumerate(fits) if fit), len(_METRICS))
 
 
 def read_report(reader: Reader, run: str) -> Report:

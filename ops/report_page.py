@@ -86,10 +86,8 @@ def _tiles(report: Report) -> list[tuple[str, str, str]]:
         ("time", words.seconds_text(book.total_seconds), "from the request to the end"),
         ("incidents", str(len(book.incidents)), "things that went wrong on the way"),
     ]
-    if report.accuracy:
-        name, value = report.accuracy
-        shown = words.percent(value) if 0 <= value <= 1 else f"{value:g}"
-        tiles.insert(0, (name.replace("_", " "), shown, "how good the model is in the end"))
+    if report.quality:
+        tiles.insert(0, (*words.metric(*report.quality), "how good the model is in the end"))
     if book.mean_recovery_seconds is not None:
         mean = words.seconds_text(book.mean_recovery_seconds)
         tiles.append(("recovery", mean, "mean time from the last good step to the next new one"))

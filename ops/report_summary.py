@@ -121,15 +121,12 @@ def _results(report: Report, page: Path | None) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    if report.accuracy:
-        name, value = report.accuracy
-        shown = words.percent(value) if 0 <= value <= 1 else f"{value:g}"
-        table.add_row("accuracy", f"{shown} ({escape(name)})")
-    goodput = words.percent(report.ledger.goodput)
+    if report.quality:
+        name, value = words.metric(*report.quality)
+        table.add_row(escape(name), value)
     mean = report.ledger.mean_recovery_seconds
-    table.add_row(
-        "goodput", goodput if mean is None else f"{goodput}, mean recovery {words.seconds_text(mean)}"
-    )
+    recovery = "" if mean is None else f", mean recovery {words.seconds_text(mean)}"
+    table.add_row("goodput", f"{words.percent(report.ledger.goodput)}{recovery}")
     if report.model:
         table.add_row("model", escape(report.model))
     if page is not None:

@@ -120,6 +120,12 @@ def percent(share: float | None) -> str:
     return "unknown" if share is None else f"{100 * share:.1f}%"
 
 
+def metric(name: str, value: float) -> tuple[str, str]:
+    """Name and value of a metric for people; only an accuracy between 0 and 1 is a share."""
+    share = "acc" in name.lower() and 0 <= value <= 1
+    return name.replace("_", " "), percent(value) if share else f"{value:.4g}"
+
+
 def count(number: int, noun: str) -> str:
     """`1 step`, `no steps`, `12 steps`."""
     amount = "no" if number == 0 else str(number)

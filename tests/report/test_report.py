@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,7 +68,7 @@ class Page(HTMLParser):
 # --- reading -----------------------------------------------------------------------------------------
 def test_a_report_holds_result_model_decisions_and_the_end_of_the_evidence(run_dir: Path) -> None:
     found = read(run_dir)
-    assert (found.state, found.model, found.accuracy) == (
+    assert (found.state, found.model, found.quality) == (
         "Succeeded",
         "final/model.pt",
         ("test_accuracy", 0.975),
@@ -126,6 +127,22 @@ def test_credentials_in_what_a_driver_wrote_are_hidden_on_screen_page_and_json(r
     shown = [render_page(found), json.dumps(as_json(found))]
     assert all("[redacted]" in text for text in shown)
     assert not any(secret in text for text in shown for secret in ("hunter22", "s3cr3tvalue"))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "quality"),
+    [
+        ({"loss": 0.1, "val_accuracy": 0.9, "test_accuracy": 0.8}, ("test_accuracy", 0.8)),
+        ({"test_loss": 0.2, "accuracy": 0.7}, ("accuracy", 0.7)),
+        ({"val_loss": 0.3, "test_loss": 0.2}, ("test_loss", 0.2)),
+        ({"loss": 0.1}, None),
+        ({}, None),
+    ],
+)
+def test_quality_is_accuracy_before_loss_and_held_out_data_first(
+    run_dir: Path, metrics: dict[str, float], quality: tuple[str, float] | None
+) -> None:
+    assert replace(read(run_dir), metrics=metrics).quality == quality
 
 
 # --- page --------------------------------------------------------------------------------------------
