@@ -33,7 +33,7 @@ def steadyray_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def small_profile() -> Callable[[dict[str, Any]], profile.Profile]:
-    """The profile `local` as the tests use it: free ports, nodes that stay a while; and what is laid over it."""
+    """The profile `local` as the tests use it: free ports, nodes that stay; with what is laid over it."""
     return lambda over: profile.load(render.profile_path("local"), profile.merge(SMALL, over))
 
 
