@@ -90,9 +90,9 @@ class LiveView:
             parts.append(Text(snapshot.log_line, style="dim", no_wrap=True, overflow="ellipsis"))
         if snapshot.waiting:
             parts.append(Text(f"waiting: {snapshot.waiting}", style="yellow"))
-        if snapshot.message:
+        if snapshot.message and snapshot.state is not RunState.RUNNING:
             parts.append(Text(snapshot.message, style="dim"))
-        parts += [Text(f"  ! {line}", style="yellow") for line in self._news.lines]
+        parts += [Text(f"  {line}", style="yellow") for line in self._news.lines]
         return Group(*parts)
 
     def _head(self, snapshot: RunSnapshot) -> Text:
@@ -232,7 +232,9 @@ def _progress_bar(snapshot: RunSnapshot) -> Table:
 
 
 def _state_line(snapshot: RunSnapshot) -> str:
-    parts = [snapshot.state.value, _attempt(snapshot), snapshot.waiting or snapshot.message]
+    """State, attempt and, unless all is well, why."""
+    why = "" if snapshot.state is RunState.RUNNING else snapshot.waiting or snapshot.message
+    parts = [snapshot.state.value, _attempt(snapshot), why.rstrip(".")]
     return ", ".join(part for part in parts if part)
 
 

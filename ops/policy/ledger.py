@@ -142,7 +142,7 @@ def ledger(events: Iterable[Event]) -> Ledger:
         seconds={c: math.fsum(s.seconds for s in slices if s.category is c) for c in Category},
         worker_seconds=_worker_seconds(line, slices),
         incidents=tuple(_cost(window, slices, steps) for window in windows),
-        steps_done=sum(s.to_step - s.from_step for s in line.segments),
+        steps_done=sum(part.to_step - part.from_step for part in steps),
         steps_redone=sum(part.to_step - part.from_step for part in steps if part.redone and part.reported),
     )
 
@@ -170,7 +170,8 @@ def _count_steps(line: Timeline) -> list[_Steps]:
         highest = max(highest, segment.to_step)
         following = line.segments[position + 1] if position + 1 < len(line.segments) else None
         if following is None or following.attempt != segment.attempt:
-            unreported = _unreported(line, segment, highest)
+            resumed = 0 if following is None else following.from_step
+            unreported = _unreported(line, segment, highest, resumed)
             if unreported is not None:
                 done.append(unreported)
                 highest = max(highest, unreported.to_step)
@@ -194,19 +195,19 @@ def _split(segment: Segment, highest: int) -> list[_Steps]:
     return parts
 
 
-def _unreported(line: Timeline, last: Segment, highest: int) -> _Steps | None:
+def _unreported(line: Timeline, last: Segment, highest: int, resumed: int) -> _Steps | None:
     """New steps that a driver had done but not yet reported in an event when it was lost.
 
-    Its progress file tells of them; the supervisor copies that step into AttemptEnded and the incident.
+    Its progress file tells of them, which the supervisor copies into AttemptEnded and the incident; and so
+    does the next attempt that goes on from a checkpoint beyond them (`resumed`).
     """
     known = [i for i in line.incidents if i.attempt == last.attempt and i.by_supervisor]
-    if not known:
-        return None
-    steps = [known[-1].step, *(a.step for a in line.attempts if a.number == last.attempt)]
-    reached = max((step for step in steps if step is not None), default=0)
+    ends = [a.ended for a in line.attempts if a.number == last.attempt and a.ended is not None]
+    steps = [i.step for i in known] + [a.step for a in line.attempts if a.number == last.attempt]
+    reached = max([resumed, *(step for step in steps if step is not None)])
     if reached <= highest:
         return None
-    until = max(last.end, known[-1].fault_time)
+    until = max(last.end, min([*(i.fault_time for i in known), *ends], default=last.end))
     where = (last.attempt, last.generation)
     return _Steps(last.end, until, highest, reached, False, *where, reported=False)
 

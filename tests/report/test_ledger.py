@@ -96,6 +96,15 @@ def test_steps_known_from_the_progress_file_alone_count_as_done() -> None:
     assert book.seconds[Category.PRODUCTIVE] == pytest.approx(10 + 1.5 + 2)
 
 
+def test_a_checkpoint_beyond_the_last_report_proves_that_the_steps_were_done() -> None:
+    s = quiet().supervisor(17, "AttemptEnded", status="FAILED", step=10)
+    s.supervisor(17, "IncidentOpened", incident="s1", failure_class="NodeLost", fault_time=16.5, step=10)
+    s.submitted(18, 19).driver(19, "DriverStarted").formed(19, 2, 13).steps(20, 24, 13, 17).finished(24)
+    book = ledger(s.events)
+    assert (book.steps, book.steps_redone) == (17, 0)
+    assert book.seconds[Category.PRODUCTIVE] == pytest.approx(10 + 1.5 + 4)
+
+
 def test_work_that_nobody_saw_before_the_fault_is_lost_work() -> None:
     s = quiet().supervisor(17, "AttemptEnded", status="FAILED")
     s.supervisor(17, "IncidentOpened", incident="s1", failure_class="NodeLost", fault_time=16.5)
