@@ -138,7 +138,7 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
 
     Raises ClusterError with a hint when it cannot be made; then nothing is left of the attempt.
     """
-    with _only_one(profile.name):
+    with only_one(profile.name):
         found = find(profile.name)
         if found is not None and found.processes:
             return _repaired(found, say)
@@ -159,7 +159,7 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
 def down(name: str) -> int:
     """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a
     crash."""
-    with _only_one(name):
+    with only_one(name):
         found = find(name)
         return _remove(found) if found else 0
 
@@ -309,7 +309,7 @@ def _remove(found: Found, keep_logs: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def _only_one(name: str) -> Iterator[None]:
+def only_one(name: str) -> Iterator[None]:
     """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind."""
     path = home() / "clusters" / f".{name}.lock"
     try:
@@ -364,7 +364,7 @@ def set_floor(name: str, group: str, count: int) -> None:
     Checked by the caller against the group's max.
     """
     folder = folder_of(name)
-    with _only_one(name):
+    with only_one(name):
         cluster = folder.cluster()
         cluster["floors"] = {**cluster["floors"], group: count}
         write_text(

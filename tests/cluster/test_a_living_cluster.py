@@ -208,7 +208,9 @@ def test_a_busy_node_is_ended_at_the_deadline_and_the_cut_work_is_named(
     job = jobs.submit(script(tmp_path, SLEEP), "600", '{"num_cpus": 1, "max_retries": 0}')
     jobs.wait(job, "RUNNING")
     working = until(
-        "the task runs", lambda: [n for n in workers(cluster) if "sleep" in titles(cluster, n)], seconds=60
+        "the task runs",
+        lambda: [n for n in workers(cluster) if "ray::sleep" in titles(cluster, n)],
+        seconds=60,
     )[0]
     code, out, err = steadyray(
         "node", "remove", working.instance, "-n", cluster.name, "--deadline", "1", "-o", "json"

@@ -1,0 +1,233 @@
+"""Clusters that are made beside others, on a machine that is not ready, over stale state; and what is left
+after."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cluster_support import until
+
+from ops.adapters import local_cluster
+from ops.adapters.local_cluster import ClusterConnection
+from ops.adapters.local_processes import MARKER
+from ops.errors import ClusterError, NotFoundError
+from ops.profile import Profile
+
+SmallProfile = Callable[[dict[str, Any]], Profile]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of this test's own."""
+    monkeypatch.setenv("STEADYRAY_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@contextlib.contextmanager
+def at_home(cluster: ClusterConnection) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEADYRAY_HOME", str(cluster.folder.parents[1]))
+        yield
+
+
+@contextlib.contextmanager
+def twin(home: Path, small_profile: SmallProfile) -> Iterator[ClusterConnection]:
+    """A cluster called "twin" in a home of its own, whatever becomes of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEADYRAY_HOME", str(home))
+        try:
+            cluster = local_cluster.up(small_profile({"name": "twin"}))
+        except BaseException:
+            local_cluster.down("twin")
+            raise
+    try:
+        yield cluster
+    finally:
+        with at_home(cluster):
+            local_cluster.down("twin")
+
+
+def marked_anywhere(uuid: str) -> list[int]:
+    """Pids with the uuid in their environment, by a way of its own: straight from /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            environment = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(entry.startswith(f"{MARKER}={uuid}".encode()) for entry in environment):
+            found.append(int(path.parent.name))
+    return found
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def listening(pids: list[int]) -> list[tuple[str, int]]:
+    """What these processes listen on."""
+    return [
+        (c.laddr.ip, c.laddr.port)
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.pid in pids
+    ]
+
+
+def free(address: tuple[str, int]) -> bool:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.ray
+def test_two_clusters_of_one_name_do_not_touch_and_down_leaves_nothing(
+    tmp_path: Path, small_profile: SmallProfile
+) -> None:
+    with twin(tmp_path / "a", small_profile) as first, twin(tmp_path / "b", small_profile) as second:
+        uuid = cluster_uuid(first)
+        pids, before = marked_anywhere(uuid), shared_memory()
+        ports = listening(pids)
+        assert len(pids) > 5
+        assert len(ports) > 3
+
+        with at_home(first):
+            assert local_cluster.down("twin") >= len(pids) - 5  # some end with their parents
+            assert local_cluster.down("twin") == 0
+        assert marked_anywhere(uuid) == []
+        assert not first.temp_dir.exists()
+        assert not first.folder.exists()
+        assert [address for address in ports if not free(address)] == []
+        assert shared_memory() <= before
+
+        assert local_cluster.answers(second)
+        assert len(marked_anywhere(cluster_uuid(second))) > 5
+
+
+@pytest.mark.ray
+def test_up_after_everything_was_killed_makes_a_fresh_cluster(
+    tmp_path: Path, small_profile: SmallProfile
+) -> None:
+    with twin(tmp_path / "a", small_profile) as killed, at_home(killed):
+        old = cluster_uuid(killed)
+        while pids := marked_anywhere(old):  # the keeper among them, so nothing comes back
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            until("all are gone", lambda: not set(marked_anywhere(old)) & set(pids))
+        said: list[str] = []
+        again = local_cluster.up(small_profile({"name": "twin"}), said.append)
+        assert local_cluster.answers(again)
+        assert cluster_uuid(again) != old
+        assert "ended without `cluster down`" in said[0]
+        assert not killed.temp_dir.exists()
+
+
+def test_a_taken_port_is_named_and_nothing_is_started(home: Path, small_profile: SmallProfile) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        wanted = small_profile({"name": "refused", "head": {"dashboard_port": port}})
+        with pytest.raises(
+            ClusterError, match=f"port {port} .dashboard_port. is taken by pid {os.getpid()}"
+        ) as error:
+            local_cluster.up(wanted)
+    assert "--free-ports" in error.value.hint
+    assert_nothing(home)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "hint"),
+    [
+        ({"groups": {"cpu": {"min": 10**6, "max": 10**6}}}, "too little memory", "lower `min`"),
+        ({"head": {"object_store_mib": 10**9}}, "too little shared memory", "--shm-size"),
+    ],
+)
+def test_a_machine_that_is_too_small_is_told_before_anything_starts(
+    home: Path, small_profile: SmallProfile, overrides: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(ClusterError, match=message) as error:
+        local_cluster.up(small_profile({"name": "refused", **overrides}))
+    assert hint in error.value.hint
+    assert_nothing(home)
+
+
+def test_a_home_that_cannot_be_written_is_told_with_the_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, small_profile: SmallProfile
+) -> None:
+    monkeypatch.setenv("STEADYRAY_HOME", "/proc/home")
+    with pytest.raises(ClusterError, match="cannot write to /proc/home") as error:
+        local_cluster.up(small_profile({"name": "refused"}))
+    assert "STEADYRAY_HOME" in error.value.hint
+
+
+def test_a_deep_temporary_folder_is_refused_for_its_sockets(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_profile: SmallProfile
+) -> None:
+    deep = tmp_path / ("deep" * 20)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with pytest.raises(ClusterError, match="too deep") as error:
+        local_cluster.up(small_profile({"name": "refused"}))
+    assert "TMPDIR" in error.value.hint
+
+
+@pytest.mark.ray
+def test_a_head_that_does_not_start_leaves_nothing_but_its_log(
+    home: Path, small_profile: SmallProfile
+) -> None:
+    wanted = small_profile({"name": "broken", "environment": {"RAY_AUTH_TOKEN_PATH": "/proc/none"}})
+    with pytest.raises(ClusterError, match="the head did not start"):
+        local_cluster.up(wanted)
+    left = sorted(path.name for path in (home / "clusters/broken").iterdir())
+    assert [name for name in left if not name.endswith(".log")] == ["launcher.yaml", "profile.yaml"]
+    assert local_cluster.find("broken") is None
+
+
+def test_of_two_commands_at_once_the_second_is_told(home: Path, small_profile: SmallProfile) -> None:
+    context = multiprocessing.get_context("fork")
+    held, done = context.Event(), context.Event()
+    other = context.Process(target=hold_lock, args=("busy", held, done))
+    other.start()
+    assert held.wait(20)
+    try:
+        with pytest.raises(ClusterError, match="another command"):
+            local_cluster.up(small_profile({"name": "busy"}))
+    finally:
+        done.set()
+        other.join(20)
+
+
+def hold_lock(name: str, held: Any, done: Any) -> None:
+    with local_cluster.only_one(name):
+        held.set()
+        done.wait(60)
+
+
+def test_a_cluster_that_was_never_made_is_told_with_what_there_is(home: Path) -> None:
+    with pytest.raises(NotFoundError, match="no cluster called 'none' here"):
+        local_cluster.connection("none")
+    assert local_cluster.down("none") == 0
+
+
+def assert_nothing(home: Path) -> None:
+    """No folder, no file but the lock, no process."""
+    assert [path.name for path in (home / "clusters").iterdir() if not path.name.endswith(".lock")] == []
+
+
+def cluster_uuid(cluster: ClusterConnection) -> str:
+    return str(local_cluster.ClusterFolder(cluster.folder).cluster()["uuid"])
