@@ -145,7 +145,7 @@ def headline(report: Report) -> str:
     if not faults:
         sentences.append("Nothing went wrong on the way.")
     else:
-        times = "once" if len(faults) == 1 else f"{len(faults)} times"
+        times = {1: "once", 2: "twice"}.get(len(faults), f"{len(faults)} times")
         lost = f"{count(book.steps_redone, 'step')} had to be done again"
         sentences.append(f"Something went wrong {times}; {lost}.")
     if book.goodput is not None:

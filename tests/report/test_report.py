@@ -178,7 +178,7 @@ def test_hover_texts_of_charts_hold_no_markup_of_the_evidence(tmp_path: Path) ->
 def test_the_page_tells_the_story_in_words(run_dir: Path) -> None:
     text = Page(render_page(read(run_dir))).text
     for sentence in (
-        "The run finished. It took 48 s for 250 steps. Something went wrong 2 times",
+        "The run finished. It took 48 s for 250 steps. Something went wrong twice",
         "50.0% of the time went into new training steps.",
         "Rank 1 on host-1: a worker process died (0:17 into the run).",
         "From the last good step to the next new one it took 0.80 s; no steps had to be done again.",
