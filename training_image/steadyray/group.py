@@ -6,6 +6,7 @@ One loop: gather what the members say, ask the pure `recovery.decide`, carry out
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,14 @@ class Plan:
     patience: Patience = field(default_factory=Patience)
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A replaced rank whose process may still run: since when, and its stacks being read."""
+
+    since: float
+    stacks: Future[None]
+
+
 class Controller:
     def __init__(self, plan: Plan, members: Members, chronicle: Chronicle) -> None:
         self._plan = plan
@@ -71,12 +80,15 @@ class Controller:
         self._breaking: Breaking | None = None
         now = time.monotonic()
         self._last_step, self._last_step_at = 0, now
+        self._phase_at = now
         self._waiting_since = now
         self._enough_since: float | None = None
         self._charged = 0
         self._false_alarms = 0
         self._hangs: list[tuple[int, str]] = []
-        self._suspects: dict[str, float] = {}
+        self._suspects: dict[str, Suspect] = {}
+        self._short = False
+        """Whether there are too few members to go on."""
         self._failed_starts = 0
         self._spawn_after = 0.0
 
@@ -87,6 +99,7 @@ class Controller:
             self._members.gather(timeout=0.1)
             self._notice()
             answer = decide(self._view())
+            self._short = isinstance(answer, Wait)
             if isinstance(answer, Done):
                 return self._done(answer.member)
             self._carry_out(answer)
@@ -128,7 +141,8 @@ class Controller:
             self._enough_since = now
         return GroupView(
             now, self._plan.workers_min, self._plan.workers_max, views, self._generation, self._ranks,
-            self._breaking, self._last_step, self._last_step_at, self._waiting_since, self._enough_since,
+            self._breaking, self._last_step, self._last_step_at, self._phase_at, self._waiting_since,
+            self._enough_since,
             self._charged, self._false_alarms, tuple(self._hangs), self._plan.patience,
         )  # fmt: skip
 
@@ -142,6 +156,9 @@ class Controller:
             self._last_step, self._last_step_at, self._charged = step, time.monotonic(), 0
             self._chronicle.first_new_step(step)
             self._members.post_guards()
+        quiet = time.monotonic() - self._last_step_at
+        if any(handles[m].report.phase and quiet < handles[m].report.patience for m in self._ranks):
+            self._phase_at = time.monotonic()
         for handle in list(handles.values()):
             if handle.dead and handle.id not in self._ranks:
                 self._forget(handle)
@@ -172,23 +189,24 @@ class Controller:
                 del self._suspects[member]
                 self._false_alarms += 1
                 self._chronicle.false_alarm(handle)
-            elif now - since > SUSPECT_SECONDS and member not in self._ranks:
+            elif now - suspect.since > SUSPECT_SECONDS and suspect.stacks.done():
                 del self._suspects[member]
                 self._members.kill(handle)
 
     # --- starting members -------------------------------------------------------------------------
     def _spawn(self) -> None:
         """Keep as many processes as wanted; spares only once the training runs, to start it sooner."""
-        if self._breaking is not None or time.monotonic() < self._spawn_after:
+        if (self._breaking is not None and not self._short) or time.monotonic() < self._spawn_after:
             return
         living = [
             h for h in self._members.handles.values()
             if not h.dead and h.id not in self._suspects and not h.report.leaving
             and h.node not in self._members.draining
         ]  # fmt: skip
-        if any(h.ended for h in living):
+        if any(h.ended for h in living) and not self._short:
             return
-        trains = self._last_step > self._chronicle.generation_from or self._generation == 0
+        living = [h for h in living if not h.ended]
+        trains = self._short or self._last_step > self._chronicle.generation_from or self._generation == 0
         if not trains and len(self._ranks) >= self._plan.workers_min:
             return
         missing = self._plan.workers_max - len([h for h in living if not h.spare])
@@ -226,8 +244,8 @@ class Controller:
                 continue
             if loss.failure_class is FailureClass.HANG:
                 self._hangs.append((self._last_step, handle.node))
-            self._suspects[handle.id] = time.monotonic()
-            self._members.later(self._chronicle.save_stacks, handle, self._members)
+            stacks = self._members.later(self._chronicle.save_stacks, handle, self._members)
+            self._suspects[handle.id] = Suspect(time.monotonic(), stacks)
 
     def _alive_ranks(self) -> list[Handle]:
         return [h for m in self._ranks if not (h := self._members.handles[m]).dead]

@@ -28,6 +28,7 @@ import torch.distributed as dist
 
 from steadyray import checkpoint, session
 from steadyray.collective import Group, GroupLeft, Rendezvous, open_store, receive_state, send_state
+from steadyray.contract import FailureClass
 from steadyray.report import STAGES, MemberError, MemberState, Report
 from steadyray.session import Place, Settings
 from steadyray.state import State, StateDict
@@ -65,6 +66,7 @@ class MemberSession:
         self._group: Group | None = None
         self._stores: dict[int, dist.TCPStore] = {}
         self._leave_at = 0
+        self._leaving = False
         self._parent: str | None = None
         self._step_began: float | None = None
         self._phase_began = 0.0
@@ -193,6 +195,10 @@ class MemberSession:
         self._set(state=MemberState.RAISED, error=MemberError(
             kind=type(error).__name__, message=str(error)[:2000], traceback=_user_traceback(error),
             exit_code=code if isinstance(code, int) else 1,
+            failure_class=(
+                FailureClass.CHECKPOINT_CORRUPT if isinstance(error, checkpoint.CheckpointCorruptError)
+                else FailureClass.USER_ERROR
+            ),
         ))  # fmt: skip
 
     def returned(self, result: Mapping[str, Any] | None) -> None:
@@ -217,7 +223,9 @@ class MemberSession:
             losses, self._losses = tuple(self._losses), []
             notes, self._notes = tuple(self._notes), []
             median = statistics.median(self._durations) if self._durations else None
-            return replace(self._report, losses=losses, notes=notes, step_seconds=median)
+            return replace(
+                self._report, losses=losses, notes=notes, step_seconds=median, leaving=self._leaving
+            )
 
     def assign(self, assignment: Assignment) -> None:
         with self._condition:
@@ -242,7 +250,8 @@ class MemberSession:
             self._condition.notify_all()
 
     def on_terminate(self, *_: Any) -> None:
-        self._report = replace(self._report, leaving=True)
+        # Not in the report: the training thread replaces that without a lock and might undo it.
+        self._leaving = True
 
     @property
     def unheard_seconds(self) -> float:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,8 +212,8 @@ class Members:
         options = {"num_cpus": 0, "max_restarts": 1, "max_concurrency": 4, "scheduling_strategy": strategy}
         self._guards[node] = ray.remote(Guard).options(**options).remote()
 
-    def later(self, work: Any, *args: Any) -> None:
-        self._pool.submit(work, *args)
+    def later(self, work: Callable[..., None], *args: Any) -> Future[None]:
+        return self._pool.submit(work, *args)
 
     def close(self) -> None:
         self._stop.set()

@@ -90,6 +90,8 @@ class GroupView:
     last_step: int = 0
     last_step_at: float = 0.0
     """When a new step was last seen, or the generation began."""
+    phase_at: float = 0.0
+    """When a rank was last seen in a phase that it still had patience for: hangs are counted from there."""
     waiting_since: float = 0.0
     """Since when there are too few members to go on."""
     enough_since: float | None = None
@@ -198,7 +200,16 @@ def user_code_raised(view: GroupView) -> Answer | None:
         error = member.report.error
         if member.report.state is MemberState.RAISED and error is not None:
             where = f"rank {member.report.rank}" if member.report.rank >= 0 else "a worker"
-            return Fail(FailureClass.USER_ERROR, f"{where}: {error.kind}: {error.message}", member.id)
+            return Fail(error.failure_class, f"{where}: {error.kind}: {error.message}", member.id)
+    return None
+
+
+def train_took_no_part(view: GroupView) -> Answer | None:
+    """A `train` without the loop over generations would leave the driver waiting for members for ever."""
+    for member in view.members.values():
+        if member.report.state is MemberState.RETURNED and member.report.generation == 0 and not member.ended:
+            message = "train returned without a step: its loop must be over steadyray.generations(state)"
+            return Fail(FailureClass.USER_ERROR, message, member.id)
     return None
 
 
@@ -214,7 +225,7 @@ def after_the_last_step(view: GroupView) -> Answer | None:
         return None
     first = view.current()[0]
     if first.dead:
-        return Break((_loss(first),), "rank 0 was lost after the last step")
+        return _within_budget(view, (_loss(first),), "rank 0 was lost after the last step")
     return Keep("Finishing")
 
 
@@ -236,11 +247,15 @@ def still_leaving(view: GroupView) -> Answer | None:
     inside = [m for m in view.survivors() if not _out(m, view.generation)]
     if not inside:
         return None
-    if breaking.planned and not breaking.aborted and len(inside) < len(view.survivors()):
+    # A rank that froze while it was to leave at a boundary closes no connection: the others wait for it.
+    missed = any(loss.failure_class not in FREE for loss in breaking.lost)
+    if breaking.planned and not breaking.aborted and (missed or len(inside) < len(view.survivors())):
         return Abort()
     age = view.now - breaking.since
     silent = [m for m in inside if age >= view.patience.leave and view.now - m.heard >= view.patience.leave]
-    stuck = inside if age >= max(view.hang_seconds, view.patience.leave) else []
+    # Evaluation is no collective, so it goes on after an abort, for as long as it was granted.
+    limit = max(view.hang_seconds, view.patience.leave)
+    stuck = [m for m in inside if age >= (max(limit, m.report.patience) if m.report.phase else limit)]
     lost = {m.id: Loss(m.id, FailureClass.HANG, "does not leave its step") for m in stuck}
     # A killed process is known dead within 0.1 s while its node lives, so silence speaks for the node.
     lost |= {m.id: Loss(m.id, FailureClass.NODE_LOST, "does not answer") for m in silent}
@@ -285,12 +300,12 @@ def all_finished(view: GroupView) -> Answer | None:
 
 def rank_hangs(view: GroupView) -> Answer | None:
     """No new step, and the others wait for one rank; or no new step for very long."""
-    quiet = view.now - view.last_step_at
     inside = [m for m in view.current() if m.report.state in (MemberState.TRAINING, MemberState.FORMING)]
+    if any(m.report.phase and view.now - view.last_step_at < m.report.patience for m in inside):
+        return None
+    quiet = view.now - max(view.last_step_at, view.phase_at)
     if not inside or quiet < min(view.hang_seconds, view.patience.hang_alone):
         return None
-    if any(m.report.phase and quiet < m.report.patience for m in inside):
-        return Keep("Phase")
     laggards = _laggards(view, inside)
     if laggards and quiet >= view.hang_seconds:
         return _hang(view, laggards, f"no step for {quiet:.1f} s while the other ranks wait")
@@ -313,13 +328,14 @@ def rank_hands_over(view: GroupView) -> Answer | None:
 
 def group_can_grow(view: GroupView) -> Answer | None:
     room = view.workers_max - len(view.ranks)
-    if view.ranks and room > 0 and view.ready():
+    if view.ranks and room > 0 and view.ready() and not any(m.report.phase for m in view.current()):
         return Break((), f"{min(room, len(view.ready()))} more worker(s) are ready", planned=True)
     return None
 
 
 RULES: tuple[Callable[[GroupView], Answer | None], ...] = (
     user_code_raised,
+    train_took_no_part,
     training_returned,
     after_the_last_step,
     ranks_lost,
@@ -373,7 +389,7 @@ def _laggards(view: GroupView, inside: list[MemberView]) -> list[MemberView]:
 def _hang(view: GroupView, suspects: list[MemberView], message: str) -> Answer:
     step = view.last_step
     nodes = {m.node for m in suspects}
-    if any(s == step and node not in nodes for s, node in view.hangs):
+    if nodes and any(s == step and node not in nodes for s, node in view.hangs):
         return Fail(
             FailureClass.USER_ERROR,
             f"step {step + 1} hung on {len(nodes | {n for s, n in view.hangs if s == step})} different "

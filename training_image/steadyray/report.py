@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from steadyray.contract import FailureClass
+
 
 class MemberState(StrEnum):
     STARTING = "starting"
@@ -37,6 +39,7 @@ class MemberError:
     message: str
     traceback: str
     exit_code: int = 1
+    failure_class: FailureClass = FailureClass.USER_ERROR
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,144 @@
+"""Ranks that are killed, freeze, loop, are slow or are asked to leave: the job goes on with no step redone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from .conftest import StartTraining, Training
+
+pytestmark = pytest.mark.ray
+
+STEPS = 400
+
+
+@pytest.fixture(scope="module")
+def unhurt_losses(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The loss curve that every recovered run on two ranks must repeat bit by bit."""
+    return {}
+
+
+def reference(start_training: StartTraining, known: dict[int, float]) -> dict[int, float]:
+    if not known:
+        training = start_training(name="reference", steps=STEPS, spares=0)
+        training.finish()
+        known.update(training.losses())
+    return known
+
+
+def assert_whole(training: Training, result: dict[str, object]) -> None:
+    assert result["seen"] == STEPS
+    assert sorted(training.losses()) == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_replaced_by_the_spare_and_the_loss_curve_stays_bit_equal(
+    start_training: StartTraining, unhurt_losses: dict[int, float], rank: int
+) -> None:
+    training = start_training(steps=STEPS)
+    training.signal_rank(rank, signal.SIGKILL)
+    assert_whole(training, training.finish())
+    [recovery] = training.recovered()
+    assert recovery["depth"] == "hot"
+    assert recovery["steps_redone"] == 0
+    assert recovery["lost"] == [rank]
+    assert training.losses() == reference(start_training, unhurt_losses)
+    assert {e["data"]["failure_class"] for e in training.events("RankLost")} == {"WorkerCrash"}
+
+
+def test_both_ranks_killed_at_once_go_on_from_the_last_checkpoint(
+    start_training: StartTraining, unhurt_losses: dict[int, float]
+) -> None:
+    training = start_training(steps=STEPS)
+    ready = training.wait_for(lambda p: p["step"] >= 45 and p["spares"] >= 1 and p["checkpoint_step"])
+    for pid in training.pids(ready).values():
+        os.kill(pid, signal.SIGKILL)
+    assert_whole(training, training.finish())
+    recovery = training.recovered()[0]
+    assert recovery["depth"] == "reload"
+    assert recovery["steps_redone"] <= 40, "checkpoints are 20 steps apart, one may be in the making"
+    assert training.progress()["world_size"] == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_frozen_rank_is_named_its_stacks_are_saved_and_it_is_replaced(
+    start_training: StartTraining, unhurt_losses: dict[int, float], rank: int
+) -> None:
+    training = start_training(steps=STEPS)
+    training.signal_rank(rank, signal.SIGSTOP)
+    assert_whole(training, training.finish())
+    [recovery] = training.recovered()
+    assert (recovery["depth"], recovery["steps_redone"], recovery["lost"]) == ("hot", 0, [rank])
+    assert recovery["seconds_total"] - recovery["seconds_detection"] < 2.0
+    [suspicion] = training.events("HangSuspected")
+    stacks = (training.root / suspicion["data"]["stacks"]).read_text()
+    assert "train" in stacks
+    assert training.losses() == reference(start_training, unhurt_losses)
+
+
+def test_a_rank_in_an_endless_loop_is_found_although_its_process_answers(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    training = start_training(steps=STEPS, fault="loop", at=150, once=str(tmp_path / "once"))
+    assert_whole(training, training.finish())
+    [recovery] = training.recovered()
+    assert (recovery["depth"], recovery["steps_redone"], recovery["lost"]) == ("hot", 0, [1])
+    [suspicion] = training.events("HangSuspected")
+    assert "go_wrong" in (training.root / suspicion["data"]["stacks"]).read_text()
+
+
+def test_a_rank_killed_in_the_middle_of_a_recovery_is_recovered_from_too(
+    start_training: StartTraining, unhurt_losses: dict[int, float]
+) -> None:
+    training = start_training(steps=STEPS, spares=2)
+    ready = training.wait_for(lambda p: p["step"] >= 15 and p["spares"] >= 2)
+    pids = training.pids(ready)
+    os.kill(pids[1], signal.SIGKILL)
+    # The next moment may lie before, in or after the new rendezvous; all of them must be survived.
+    training.wait_for(lambda p: bool(p["message"]) or p["generation"] == 2)
+    os.kill(pids[0], signal.SIGKILL)
+    assert_whole(training, training.finish())
+    assert all(r["steps_redone"] <= 40 for r in training.recovered())
+
+
+def test_without_a_spare_fewer_ranks_go_on_at_once_and_the_group_grows_back(
+    start_training: StartTraining,
+) -> None:
+    training = start_training(steps=STEPS, spares=0)
+    training.signal_rank(1, signal.SIGKILL, spares=0)
+    training.wait_for(lambda p: p["world_size"] == 1)
+    training.wait_for(lambda p: p["world_size"] == 2 and p["generation"] >= 3)
+    assert_whole(training, training.finish())
+    assert [r["steps_redone"] for r in training.recovered()] == [0, 0]
+    sizes = [e["data"]["world_size"] for e in training.events("GenerationStarted")]
+    assert sizes == [2, 1, 2]
+
+
+def test_a_rank_that_gets_sigterm_hands_over_without_being_charged(
+    start_training: StartTraining, unhurt_losses: dict[int, float]
+) -> None:
+    training = start_training(steps=STEPS)
+    training.signal_rank(1, signal.SIGTERM)
+    assert_whole(training, training.finish())
+    assert [e["data"]["failure_class"] for e in training.events("RankLost")] == ["Preempted"]
+    assert all(r["steps_redone"] == 0 for r in training.recovered())
+    assert training.losses() == reference(start_training, unhurt_losses)
+
+
+def test_a_rank_that_was_only_slow_is_kept_as_a_spare_and_counted(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    training = start_training(steps=STEPS, fault="slow", seconds=6.5, at=150, once=str(tmp_path / "once"))
+    assert_whole(training, training.finish())
+    assert [e["data"]["lost"] for e in training.events("Recovered") if e["data"]["false_alarm"]] == [[1]]
+    assert json.dumps(training.events("HangSuspected"))
+
+
+def test_a_slow_phase_is_not_taken_for_a_hang(start_training: StartTraining) -> None:
+    training = start_training(steps=60, phase_seconds=8.0)
+    training.finish()
+    assert training.events("HangSuspected") == []
