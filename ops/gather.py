@@ -17,7 +17,7 @@ from steadyray.contract import EventKind, Failure, Progress
 
 from ops.errors import AuthError, ClusterError, NotFoundError
 from ops.policy import failure, progress
-from ops.policy.model import Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
+from ops.policy.model import Action, Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
 from ops.policy.progress import Watch
 from ops.ports import Clock, ClusterMaker, RayCluster
 from ops.record import Recorder
@@ -55,15 +55,20 @@ class Gatherer:
         actions = self.actions()
         attempts = self.record.store.list("attempts")
         attempt = max((int(m[1]) for p in attempts if (m := LEASE.fullmatch(p))), default=0)
+        resumed = max((a.time for a in actions if a.action == Action.RESUME), default=self.spec.created)
         view = RunView(
             run=self.spec.name,
             budgets=self.spec.budgets,
             restart_ok=self.spec.restart_ok,
             finished=self._finished(),
             stop_requested=self.record.read(contract.STOP_REQUEST) is not None,
-            run_seconds=max(0.0, self.clock.now() - self.spec.created),
+            run_seconds=max(0.0, self.clock.now() - resumed),
             attempt=attempt,
-            history=tuple(a for a in actions if a.attempt < attempt or a.action != "Resubmit"),
+            history=tuple(
+                a
+                for a in actions
+                if a.time >= resumed and (a.attempt < attempt or a.action != Action.RESUBMIT)
+            ),
         )
         if view.finished:
             return replace(view, progress=self._progress(attempt, attempts))
@@ -84,7 +89,7 @@ class Gatherer:
         return sorted(found, key=lambda a: (a.attempt, a.incident, a.k))
 
     def id(self, attempt: int) -> str:
-        return submission_id(self.spec.name, self.record.store.url, attempt)
+        return submission_id(self.spec, self.record.store.url, attempt)
 
     # --- run directory ---
     def _finished(self) -> RunState | None:
@@ -200,7 +205,7 @@ class Gatherer:
             said = "the cluster's processes are gone"
         elif lost:
             said = "the head answers and does not know the job"
-        acts = [a for a in view.history if a.attempt == view.attempt and a.action == "Stop"]
+        acts = [a for a in view.history if a.attempt == view.attempt and a.action == Action.STOP]
         job = replace(view.job, message=self.record.clean(view.job.message)) if view.job else None
         return failure.classify(
             failure.gather_evidence(

@@ -32,6 +32,11 @@ class RunSpec(BaseModel):
     created: float = Field(0.0, description="wall clock seconds")
 
 
-def submission_id(run: str, run_url: str, attempt: int) -> str:
-    """The hash keeps equal names of two runs folders apart on one cluster."""
-    return f"{run}-{hashlib.sha256(run_url.encode()).hexdigest()[:8]}-{attempt}"
+def submission_id(spec: RunSpec, run_url: str, attempt: int) -> str:
+    """The same for every supervisor of a run, and another for every other run on the cluster.
+
+    The hash keeps apart equal names in two runs folders, and a run from one of the same name whose folder
+    was deleted: the cluster still knows the old one's job, and would answer with its end.
+    """
+    which = f"{run_url}|{spec.created!r}"
+    return f"{spec.name}-{hashlib.sha256(which.encode()).hexdigest()[:8]}-{attempt}"

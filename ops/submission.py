@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from steadyray import contract
@@ -11,7 +12,7 @@ from steadyray.contract import EventKind
 
 from ops import packing
 from ops.errors import NotFoundError, RefusedError, UsageError
-from ops.policy.model import FINAL, RunState
+from ops.policy.model import FINAL, Action, PastAction, RunState
 from ops.policy.redaction import redact
 from ops.ports import Clock, RunStore
 from ops.record import Recorder
@@ -127,19 +128,17 @@ def reopen(store: RunStore, clock: Clock, name: str) -> None:
         old = store.get(contract.RESULT) or b"{}"
         attempt = int(json.loads(old).get("attempt") or 0)
         store.put(f"results/{attempt:04d}.json", old)
-        Recorder(store, clock).create(
-            contract.action(f"resume-{attempt:04d}", 1),
-            {
-                "incident": f"resume-{attempt:04d}",
-                "k": 1,
-                "attempt": attempt,
-                "action": "Resume",
-                "completed": True,
-            }
-            | {"failure_class": "", "charged": False, "best_step": 0, "time": clock.now()},
-        )
+        _note_resume(store, clock, attempt)
         store.delete(contract.RESULT)
     store.delete(contract.STOP_REQUEST)
+
+
+def _note_resume(store: RunStore, clock: Clock, attempt: int) -> None:
+    """As an act: what went wrong before it no longer counts, and the limits of time begin anew."""
+    incident = f"resume-{attempt:04d}"
+    k = 1 + sum(1 for path in store.list("actions") if path.startswith(f"actions/{incident}-"))
+    act = PastAction(incident, k, attempt, Action.RESUME, "", charged=False, best_step=0, time=clock.now())
+    Recorder(store, clock).create(contract.action(incident, k), asdict(act))
 
 
 def pack(folder: Path) -> tuple[str, bytes]:

@@ -19,6 +19,7 @@ from ops.errors import BadRequestError, ClusterError, UsageError
 from ops.gather import Gatherer
 from ops.packing import ENTRY_FOLDER
 from ops.policy import lifecycle
+from ops.policy.events import MAX_SKEW_SECONDS
 from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
 from ops.policy.resubmission import decide, state_of
 from ops.ports import Clock, ClusterMaker, JobRequest, RunStore
@@ -107,7 +108,7 @@ class Supervisor:
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
         """Evidence, then the claim, then the act, then its completion."""
-        incident = incident_id(view.attempt)
+        incident = str(decision.details.get("incident") or incident_id(view.attempt))
         k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident and a.completed)
         if decision.action is Action.STOP and self._already(view, Action.STOP):
             return self._stop_again(view, decision)
@@ -300,9 +301,14 @@ class Supervisor:
         self.record.incident_event(K.EVIDENCE_SAVED, view.attempt, incident, files=paths)
 
     def _fault_time(self, view: RunView) -> float:
-        """The best guess without comparing clocks: when the job was last seen to make progress."""
+        """When the job was last known to live; only the ledger reads it, no decision rests on it.
+
+        We see a change at our next look; the record itself says when it was written, by the driver's clock.
+        """
         silent = view.progress_age if view.progress else view.incident_age
-        return self.clock.now() - max(0.0, min(silent, view.run_seconds))
+        seen = self.clock.now() - max(0.0, min(silent, view.run_seconds))
+        written = view.progress.time if view.progress else seen
+        return written if 0.0 <= seen - written <= MAX_SKEW_SECONDS else seen
 
     def _nodes(self) -> list[dict[str, Any]]:
         try:
@@ -411,6 +417,7 @@ class Supervisor:
         return tuple(
             Incident(a.incident, a.attempt, a.failure_class, a.message, a.action, a.time)
             for a in self.gatherer.actions()
+            if a.failure_class
         )
 
 

@@ -89,7 +89,8 @@ class FakeCluster:
 
     def stop(self, submission_id: str) -> None:
         self._answer()
-        self.move(submission_id, JobStatus.RUNNING, JobStatus.STOPPED, message="Job was intentionally stopped.")
+        message = "Job was intentionally stopped."
+        self.move(submission_id, JobStatus.RUNNING, JobStatus.STOPPED, message=message)
 
     def end_pending(self, submission_id: str) -> None:
         self._answer()
@@ -123,9 +124,8 @@ class FakeCluster:
         job = self.jobs.get(submission_id)
         if job is None or job.status is not before:
             return False
-        self.jobs[submission_id] = replace(
-            job, status=after, message=message, error_type=error_type, exit_code=exit_code, driver_node="node1"
-        )
+        job = replace(job, status=after, message=message, error_type=error_type, driver_node="node1")
+        self.jobs[submission_id] = replace(job, exit_code=exit_code)
         return True
 
     def forget(self) -> None:

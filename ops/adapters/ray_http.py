@@ -173,7 +173,7 @@ class RayHttp:
         """One call, repeated while nothing or a passing error answers; all calls made here are idempotent."""
         attempts = Retrying(
             retry=retry_if_exception_type((UnreachableError, _Passing)),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
             stop=stop_after_delay(self._retry_seconds),
             reraise=True,
         )

@@ -60,6 +60,8 @@ class Action(StrEnum):
     WAIT = "Wait"
     RECREATE_CLUSTER = "RecreateCluster"
     FINISH = "Finish"
+    RESUME = "Resume"
+    """By a person, never decided: what happened before it no longer counts."""
     NONE = "None"
 
 

@@ -35,16 +35,28 @@ class Watch:
         return self.age(key, now) if self.seen.get(key) == value else 0.0
 
 
+STEPS_OF_SILENCE = 20.0
+"""A script that reports from its own loop writes once a step, so its silence is measured in steps."""
+UNMEASURED = 10.0
+"""Until two steps were seen nobody knows how long one takes; the first ones compile and load."""
+IN_A_PHASE = 30.0
+"""A named phase (evaluation, a save) may be long and silent: with the default patience half an hour."""
+
+
 def patience(progress: Progress | None, budgets: Budgets) -> float | None:
     """Seconds of silence of progress and log that make a driver hung; None means never.
 
     A script that never reported a step may be silent for hours and be well: its log would be a single
-    signal, and a destructive act needs two. The driver of the library writes about once a second whatever
-    its ranks do; a script that reports from its own loop writes once a step, hence twenty medians.
+    signal, and a destructive act needs two. The library's own driver writes about once a second whatever
+    its ranks do, so these allowances delay nothing where ranks hang: they are its business.
     """
     if progress is None:
         return None
-    return max(budgets.patience_seconds, 20.0 * (progress.step_seconds or 0.0))
+    if progress.phase not in ("", "train"):
+        return budgets.patience_seconds * IN_A_PHASE
+    if progress.step_seconds is None:
+        return budgets.patience_seconds * UNMEASURED
+    return max(budgets.patience_seconds, STEPS_OF_SILENCE * progress.step_seconds)
 
 
 def hung(progress: Progress | None, progress_age: float, log_age: float, budgets: Budgets) -> bool:

@@ -149,6 +149,22 @@ def cluster_silent(view: RunView) -> Decision | None:
     return Decision(Action.WAIT, F.CONTROL_PLANE_BLIND, f"{_silence(view)} Waits; unknown is not unhealthy.")
 
 
+def resumed(view: RunView) -> Decision | None:
+    """A person lets a failed or stopped run go on; its last attempt has ended, whatever of."""
+    if not any(a.action == Action.RESUME and a.attempt == view.attempt for a in view.history):
+        return None
+    if view.job is not None and not view.job.status.ended:
+        return None
+    attempt = view.attempt + 1
+    return Decision(
+        Action.RESUBMIT,
+        "Resumed",
+        f"A person resumed the run. Attempt {attempt} continues {_from(view)}.",
+        depth=Depth.NEW_ATTEMPT,
+        details={"attempt": attempt, "incident": f"resume-{view.attempt:04d}"},
+    )
+
+
 def job_unknown(view: RunView) -> Decision | None:
     """The head answers and does not know a job that was handed over: it lost its state."""
     if view.job is not None:
@@ -208,6 +224,7 @@ RULES: tuple[Callable[[RunView], Decision | None], ...] = (
     time_limit_passed,
     cluster_silent,
     not_yet_submitted,
+    resumed,
     job_unknown,
     pending,
     ended_badly,

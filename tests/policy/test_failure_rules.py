@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from steadyray.contract import Failure, FailureClass
 
 from ops.policy.failure import classify, final_exception, gather_evidence
 from ops.policy.failure_rules import RULES
 from ops.policy.model import JobStatus, JobView
-from steadyray.contract import Failure, FailureClass
 
 F = FailureClass
 COMMAND = "JOB_ENTRYPOINT_COMMAND_ERROR"
@@ -68,7 +68,9 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
     ),
     (
         "JobStartTimeout",
-        failed("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", None, "Job supervisor actor failed to start within 900 s"),
+        failed(
+            "JOB_SUPERVISOR_ACTOR_START_TIMEOUT", None, "Job supervisor actor failed to start within 900 s"
+        ),
         "",
         F.CAPACITY_MISSING,
     ),
@@ -101,7 +103,8 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
     (
         "CheckpointUnreadable",
         failed(),
-        TRACE + "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",
+        TRACE
+        + "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory\n",
         F.CHECKPOINT_CORRUPT,
     ),
     ("CollectiveTimeout", failed(code=134), WATCHDOGS, F.COLLECTIVE_TIMEOUT),
@@ -111,13 +114,28 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
         TRACE + "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling PutObject\n",
         F.STORAGE_TRANSIENT,
     ),
-    ("MissingModule", failed(), TRACE + "ModuleNotFoundError: No module named 'torchvision'\n", F.BAD_ENVIRONMENT),
+    (
+        "MissingModule",
+        failed(),
+        TRACE + "ModuleNotFoundError: No module named 'torchvision'\n",
+        F.BAD_ENVIRONMENT,
+    ),
     ("NodeDied", failed(), NODE_DIED, F.NODE_LOST),
     ("WorkerDied", failed(), ACTOR_DIED, F.WORKER_CRASH),
-    ("InputMissing", failed(), TRACE + "FileNotFoundError: [Errno 2] No such file: 'data.csv'\n", F.BAD_INPUT),
+    (
+        "InputMissing",
+        failed(),
+        TRACE + "FileNotFoundError: [Errno 2] No such file: 'data.csv'\n",
+        F.BAD_INPUT,
+    ),
     ("OwnException", failed(), USER_IN_TASK, F.USER_ERROR),
     ("CommandNotFound", failed(code=127), "steadyray: nosuch: not found\n", F.BAD_ENVIRONMENT),
-    ("ScriptNotFound", failed(code=2), "python: can't open file 'x.py': [Errno 2] No such file\n", F.BAD_INPUT),
+    (
+        "ScriptNotFound",
+        failed(code=2),
+        "python: can't open file 'x.py': [Errno 2] No such file\n",
+        F.BAD_INPUT,
+    ),
     ("NativeCrash", failed(code=139), "Segmentation fault\n", F.WORKER_CRASH),
     ("Killed", failed(code=-9), "step 5\n", F.UNKNOWN),
     ("OwnExitCode", failed(code=3), "step 5\n", F.USER_ERROR),
@@ -167,7 +185,10 @@ def test_a_hint_of_a_newer_library_with_an_unknown_class_is_passed_over() -> Non
 
 def test_a_job_that_we_stopped_for_a_hang_is_a_hang_and_not_cancelled() -> None:
     job = JobView(JobStatus.STOPPED, "Job was intentionally stopped.")
-    assert classify(gather_evidence(job=job, log="", hint=None, incident="Hang: no step")).failure_class is F.HANG
+    assert (
+        classify(gather_evidence(job=job, log="", hint=None, incident="Hang: no step")).failure_class
+        is F.HANG
+    )
 
 
 def test_the_head_lost_with_exit_code_one_is_not_a_user_error() -> None:
@@ -193,9 +214,9 @@ def test_a_drained_node_is_preempted_and_a_dead_one_is_lost() -> None:
 def test_a_list_of_possible_causes_is_not_taken_for_out_of_memory() -> None:
     """B17: Ray's text names the OOM killer among its guesses."""
     log = ACTOR_DIED + (
-        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection error "
-        "code 2. End of file. Some common causes include: (1) the process was killed by the OOM killer due to "
-        "high memory usage, (2) ray stop --force was called, or (3) the worker crashed\n"
+        "Worker exit type: SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits with a connection "
+        "error code 2. End of file. Some common causes include: (1) the process was killed by the OOM "
+        "killer due to high memory usage, (2) ray stop --force was called, or (3) the worker crashed\n"
     )
     assert classify(gather_evidence(job=failed(), log=log, hint=None)).failure_class is F.WORKER_CRASH
 
@@ -214,7 +235,9 @@ def test_an_ecc_error_is_the_machines_fault_and_names_it() -> None:
 
 @pytest.mark.parametrize("code", [137, -9, 143, -15])
 def test_an_exit_code_of_a_signal_alone_decides_nothing(code: int) -> None:
-    assert classify(gather_evidence(job=failed(code=code), log="step\n", hint=None)).failure_class is F.UNKNOWN
+    assert (
+        classify(gather_evidence(job=failed(code=code), log="step\n", hint=None)).failure_class is F.UNKNOWN
+    )
 
 
 def test_a_traceback_that_was_handled_long_before_the_end_is_not_the_cause() -> None:

@@ -37,7 +37,7 @@ def test_a_credential_in_a_known_shape_is_hidden(text: str, secret: str) -> None
         "step 12 loss 0.123 samples/s 400",
         "https://example.org/path?page=2",
         "tokens per second: 1234",
-        "File \"train.py\", line 3, in tokenizer",
+        'File "train.py", line 3, in tokenizer',
         "ValueError: key error in layer.3.weight",
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from steadyray.contract import FailureClass, Progress
 
 from ops.policy.model import (
     Action,
@@ -21,14 +22,13 @@ from ops.policy.model import (
     Verdict,
 )
 from ops.policy.resubmission import TREATMENTS, backoff_seconds, decide, shortage, state_of
-from steadyray.contract import FailureClass, Progress
 
 F = FailureClass
 RUNNING = JobView(JobStatus.RUNNING)
 PENDING = JobView(JobStatus.PENDING)
 FAILED = JobView(JobStatus.FAILED, exit_code=1)
 DONE = JobView(JobStatus.SUCCEEDED, exit_code=0)
-HUNG = {"progress": Progress(step=5), "best_step": 5, "progress_age": 61.0, "log_age": 61.0}
+HUNG = {"progress": Progress(step=5, step_seconds=0.1), "best_step": 5, "progress_age": 61.0, "log_age": 61.0}
 
 
 def view(**changes: Any) -> RunView:
@@ -43,7 +43,9 @@ def lost(kind: FailureClass, **changes: Any) -> RunView:
     return view(job=FAILED, verdict=Verdict(kind, "Test", "It broke.", 1.0), **changes)
 
 
-def past(attempt: int, *, step: int = 0, checkpoint: int = 0, kind: str = "NodeLost", charged: bool = True) -> PastAction:
+def past(
+    attempt: int, *, step: int = 0, checkpoint: int = 0, kind: str = "NodeLost", charged: bool = True
+) -> PastAction:
     return PastAction(f"s{attempt:04d}-1", 1, attempt, "Resubmit", kind, charged, step, checkpoint)
 
 
@@ -60,8 +62,18 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
     ("a job that ended well", view(job=DONE), Action.FINISH, "Succeeded"),
     ("a stop asked for", view(stop_requested=True), Action.STOP, "StopRequested"),
     ("a stop asked for after the end", view(stop_requested=True, job=DONE), Action.FINISH, "Succeeded"),
-    ("a stop before the first attempt", RunView(run="r", stop_requested=True), Action.FINISH, "StopRequested"),
-    ("a stop with a silent cluster", view(stop_requested=True, api=Api.SILENT, job=None), Action.WAIT, "ControlPlaneBlind"),
+    (
+        "a stop before the first attempt",
+        RunView(run="r", stop_requested=True),
+        Action.FINISH,
+        "StopRequested",
+    ),
+    (
+        "a stop with a silent cluster",
+        view(stop_requested=True, api=Api.SILENT, job=None),
+        Action.WAIT,
+        "ControlPlaneBlind",
+    ),
     ("a passed time limit", view(budgets=Budgets(time_seconds=10), run_seconds=11), Action.STOP, "TimeLimit"),
     ("a pending job, just now", view(job=PENDING, pending_age=1), Action.NONE, "Starting"),
     (
@@ -71,7 +83,12 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         "CapacityMissing",
     ),
     ("a pending job beyond its limit", view(job=PENDING, pending_age=3601), Action.STOP, "WaitLimit"),
-    ("ranks that wait for nodes", view(progress=Progress(0, phase="waiting")), Action.WAIT, "CapacityMissing"),
+    (
+        "ranks that wait for nodes",
+        view(progress=Progress(0, phase="waiting")),
+        Action.WAIT,
+        "CapacityMissing",
+    ),
     ("a silent driver", view(**HUNG), Action.STOP, "DriverHung"),
     ("a driver that still logs", view(**{**HUNG, "log_age": 1.0}), Action.NONE, "Running"),
     ("a driver that still makes steps", view(**{**HUNG, "progress_age": 1.0}), Action.NONE, "Running"),
@@ -94,7 +111,12 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         Action.FINISH,
         "NoAnswer",
     ),
-    ("a cluster that is proven gone", view(api=Api.SILENT, job=None, cluster_gone=True), Action.RECREATE_CLUSTER, "HeadLost"),
+    (
+        "a cluster that is proven gone",
+        view(api=Api.SILENT, job=None, cluster_gone=True),
+        Action.RECREATE_CLUSTER,
+        "HeadLost",
+    ),
     ("a job that the head has just forgotten", view(job=None), Action.WAIT, "JobUnknown"),
     ("a job that the head has forgotten", view(job=None, unknown_age=5), Action.RESUBMIT, "HeadLost"),
     (
@@ -107,7 +129,12 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
     ("an unknown ending, at once", lost(F.UNKNOWN), Action.WAIT, "BackOff"),
     ("an unknown ending, later", lost(F.UNKNOWN, incident_age=2.5), Action.RESUBMIT, "Unknown"),
     ("a user error", lost(F.USER_ERROR), Action.FINISH, "NotRetried"),
-    ("a first loss of a script that starts over", lost(F.DRIVER_LOST, keeps_state=False, checkpoint_step=0), Action.RESUBMIT, "DriverLost"),
+    (
+        "a first loss of a script that starts over",
+        lost(F.DRIVER_LOST, keeps_state=False, checkpoint_step=0),
+        Action.RESUBMIT,
+        "DriverLost",
+    ),
     (
         "its second loss",
         lost(F.DRIVER_LOST, keeps_state=False, checkpoint_step=0, attempt=2, history=(past(1),)),
@@ -116,41 +143,71 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
     ),
     (
         "its second loss where that is allowed",
-        lost(F.DRIVER_LOST, keeps_state=False, checkpoint_step=0, attempt=2, history=(past(1),), restart_ok=True, incident_age=9),
+        lost(
+            F.DRIVER_LOST,
+            keeps_state=False,
+            checkpoint_step=0,
+            attempt=2,
+            history=(past(1),),
+            restart_ok=True,
+            incident_age=9,
+        ),
         Action.RESUBMIT,
         "DriverLost",
     ),
     (
         "a second checkpoint that is bad at the same place",
-        lost(F.CHECKPOINT_CORRUPT, attempt=2, best_step=5, history=(past(1, step=5, kind="CheckpointCorrupt"),)),
+        lost(
+            F.CHECKPOINT_CORRUPT, attempt=2, best_step=5, history=(past(1, step=5, kind="CheckpointCorrupt"),)
+        ),
         Action.FINISH,
         "BudgetSpent",
     ),
     (
         "three attempts without a new step",
-        lost(F.NODE_LOST, attempt=4, best_step=50, history=tuple(past(n, step=50, checkpoint=3) for n in (1, 2, 3))),
+        lost(
+            F.NODE_LOST,
+            attempt=4,
+            best_step=50,
+            history=tuple(past(n, step=50, checkpoint=3) for n in (1, 2, 3)),
+        ),
         Action.FINISH,
         "NoForwardProgress",
     ),
     (
         "steps but no new checkpoint in eight attempts",
-        lost(F.NODE_LOST, attempt=9, best_step=90, history=tuple(past(n, step=10 * n, checkpoint=3) for n in range(1, 9))),
+        lost(
+            F.NODE_LOST,
+            attempt=9,
+            best_step=90,
+            history=tuple(past(n, step=10 * n, checkpoint=3) for n in range(1, 9)),
+        ),
         Action.FINISH,
         "BudgetSpent",
     ),
     (
         "the same with a new checkpoint",
-        lost(F.NODE_LOST, attempt=9, best_step=90, checkpoint_step=80, history=tuple(past(n, step=10 * n, checkpoint=3) for n in range(1, 9))),
+        lost(
+            F.NODE_LOST,
+            attempt=9,
+            best_step=90,
+            checkpoint_step=80,
+            history=tuple(past(n, step=10 * n, checkpoint=3) for n in range(1, 9)),
+        ),
         Action.RESUBMIT,
         "NodeLost",
     ),
     (
         "a hundred preemptions",
-        lost(F.PREEMPTED, attempt=101, history=tuple(past(n, kind="Preempted", charged=False) for n in range(1, 101))),
+        lost(
+            F.PREEMPTED,
+            attempt=101,
+            history=tuple(past(n, kind="Preempted", charged=False) for n in range(1, 101)),
+        ),
         Action.RESUBMIT,
         "Preempted",
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "seen", "action", "reason"), SITUATIONS, ids=[s[0] for s in SITUATIONS])
@@ -210,9 +267,7 @@ def test_a_partial_outage_is_named_as_one() -> None:
 
 
 def test_a_cluster_that_does_not_stay_up_is_not_made_for_ever() -> None:
-    made = tuple(
-        PastAction("s0001-1", k, 1, "RecreateCluster", "HeadLost", False, 0) for k in (1, 2, 3)
-    )
+    made = tuple(PastAction("s0001-1", k, 1, "RecreateCluster", "HeadLost", False, 0) for k in (1, 2, 3))
     decision = decide(view(api=Api.SILENT, job=None, cluster_gone=True, history=made))
     assert (decision.action, decision.reason) == (Action.FINISH, "ClusterDoesNotStay")
 

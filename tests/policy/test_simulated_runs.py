@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from steadyray import contract
 
 from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
 from ops.policy.lifecycle import legal
@@ -19,7 +20,6 @@ from ops.policy.model import FINAL, Action, Budgets, JobStatus
 from ops.spec import RunSpec
 from ops.submission import create
 from ops.supervise import Supervisor
-from steadyray import contract
 
 TRACE = 'Traceback (most recent call last):\n  File "t.py", line 1\n'
 ENDINGS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,20 @@ ENDINGS: dict[str, dict[str, Any]] = {
     "environment": {"error_type": "RUNTIME_ENV_SETUP_FAILURE"},
 }
 EVENTS = st.sampled_from(
-    ["run", "steps", "steps", "checkpoint", *ENDINGS, "silence", "answer", "forget", "gone", "stop", "kill", "wait"]
+    [
+        "run",
+        "steps",
+        "steps",
+        "checkpoint",
+        *ENDINGS,
+        "silence",
+        "answer",
+        "forget",
+        "gone",
+        "stop",
+        "kill",
+        "wait",
+    ]
 )
 
 
@@ -100,14 +113,18 @@ class World:
 
     def check(self) -> None:
         assert len(self.cluster.running()) <= 1, "two attempts at once"
-        numbers = sorted(int(p.split("/")[1]) for p in self.store.list("attempts") if p.endswith("lease.json"))
+        numbers = sorted(
+            int(p.split("/")[1]) for p in self.store.list("attempts") if p.endswith("lease.json")
+        )
         assert numbers == list(range(1, len(numbers) + 1)), "attempts are numbered without a gap"
         for _, decision in self.decisions:
             assert decision.budget_left is None or decision.budget_left >= 0
 
     @property
     def newest(self) -> str:
-        ids = [json.loads(d)["submission_id"] for p, d in self.store.files.items() if p.endswith("lease.json")]
+        ids = [
+            json.loads(d)["submission_id"] for p, d in self.store.files.items() if p.endswith("lease.json")
+        ]
         return max(ids, key=lambda i: int(i.rsplit("-", 1)[1]), default="")
 
     @property
@@ -122,33 +139,52 @@ class World:
         return job is not None and job.status is JobStatus.RUNNING
 
     def happen(self, event: str, number: int) -> None:
-        files = self.store.files
-        if event == "run" and self.cluster.move(self.newest, JobStatus.PENDING, JobStatus.RUNNING):
-            files[contract.started(self.attempt)] = b"{}"
-        elif event == "steps" and self.job_runs():
-            self.step += number
-            files[contract.progress(self.attempt)] = json.dumps({"step": self.step}).encode()
-        elif event == "checkpoint" and self.step:
-            files[f"{contract.checkpoint(self.step, self.attempt, 1)}/{contract.MANIFEST}"] = b"{}"
-        elif event in ENDINGS and self.job_runs():
+        if event in ENDINGS:
+            self.end_job(event)
+        else:
+            getattr(self, f"on_{event}")(number)
+
+    def end_job(self, event: str) -> None:
+        if self.job_runs():
             ending = dict(ENDINGS[event])
             self.cluster.logs[self.newest] = ending.pop("log", "")
             self.cluster.move(self.newest, JobStatus.RUNNING, JobStatus.FAILED, **ending)
-        elif event == "silence":
-            self.cluster.silent = True
-        elif event == "answer" and not self.maker.is_gone:
-            self.cluster.silent = False
-        elif event == "forget":
-            self.cluster.forget()
-        elif event == "gone":
-            self.cluster.silent = self.maker.is_gone = True
-            self.cluster.forget()
-        elif event == "stop":
-            files.setdefault(contract.STOP_REQUEST, b"{}")
-        elif event == "kill":
-            self.store.fuse = number
-        elif event == "wait":
-            self.clock.sleep(float(number * 10))
+
+    def on_run(self, _: int) -> None:
+        if self.cluster.move(self.newest, JobStatus.PENDING, JobStatus.RUNNING):
+            self.store.files[contract.started(self.attempt)] = b"{}"
+
+    def on_steps(self, number: int) -> None:
+        if self.job_runs():
+            self.step += number
+            self.store.files[contract.progress(self.attempt)] = json.dumps({"step": self.step}).encode()
+
+    def on_checkpoint(self, _: int) -> None:
+        if self.step:
+            folder = contract.checkpoint(self.step, self.attempt, 1)
+            self.store.files[f"{folder}/{contract.MANIFEST}"] = b"{}"
+
+    def on_silence(self, _: int) -> None:
+        self.cluster.silent = True
+
+    def on_answer(self, _: int) -> None:
+        self.cluster.silent = self.maker.is_gone
+
+    def on_forget(self, _: int) -> None:
+        self.cluster.forget()
+
+    def on_gone(self, _: int) -> None:
+        self.cluster.silent = self.maker.is_gone = True
+        self.cluster.forget()
+
+    def on_stop(self, _: int) -> None:
+        self.store.files.setdefault(contract.STOP_REQUEST, b"{}")
+
+    def on_kill(self, number: int) -> None:
+        self.store.fuse = number
+
+    def on_wait(self, number: int) -> None:
+        self.clock.sleep(float(number * 10))
 
     def finish(self) -> dict[str, Any]:
         """No more faults: the run must come to an end of its own, whatever happened before."""

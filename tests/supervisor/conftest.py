@@ -131,7 +131,8 @@ while step < int(sys.argv[1]):
     (folder / "MANIFEST.tmp").rename(folder / "MANIFEST.json")
     progress = run / "attempts" / f"{attempt:04d}" / "progress.json"
     mine = progress.with_name("progress.tmp")
-    mine.write_text(json.dumps({"step": step, "checkpoint_step": step, "attempt": attempt}))
+    seen = {"step": step, "step_seconds": 0.1, "checkpoint_step": step, "attempt": attempt}
+    mine.write_text(json.dumps(seen))
     mine.rename(progress)
     gate = run / "gate"
     while gate.exists() and step >= int(gate.read_text() or 0):

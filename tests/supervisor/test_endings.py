@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-from conftest import Desk
+import shutil
 
+import pytest
+
+from conftest import Desk
 from ops.adapters.clusters import LocalMaker
 
 ENDINGS = [
@@ -55,6 +57,14 @@ def test_a_finished_run_is_refused_and_not_redone(desk: Desk) -> None:
 
 
 @pytest.mark.ray
+def test_a_run_whose_folder_was_deleted_does_not_get_the_end_of_the_old_one(desk: Desk) -> None:
+    """The cluster still knows the old job under the same name; it must not answer for the new one."""
+    assert desk.run(*desk.job("phoenix"), desk.script("train.py", "raise ValueError")).returncode == 1
+    shutil.rmtree(desk.directory("phoenix"))
+    assert desk.run(*desk.job("phoenix"), desk.script("train.py", "print('well')")).returncode == 0
+
+
+@pytest.mark.ray
 def test_the_driver_runs_on_a_worker_and_never_on_the_head(desk: Desk) -> None:
     script = desk.script("train.py", "print('x')")
     assert desk.run(*desk.job("placed"), script).returncode == 0
@@ -67,13 +77,14 @@ def test_the_driver_runs_on_a_worker_and_never_on_the_head(desk: Desk) -> None:
 def test_a_secret_appears_in_no_file_of_the_run_and_in_no_output(desk: Desk) -> None:
     """B52 as well: the cluster's token is one of them."""
     secret = "xK-nobody-may-see-this-7731"
-    token = (desk.home / "clusters" / desk.cluster / "token").read_text().strip()
+    token_file = desk.home / "clusters" / desk.cluster / "token"
+    token = token_file.read_text().strip()
     desk.environment["MY_SETTING"] = secret
     text = (
         "import os, pathlib\n"
         "value = os.environ['MY_SETTING']\n"
         "print('setting', value, 'url', 'https://u:pw12345@h/x?sig=abcdefg')\n"
-        f"print('token', pathlib.Path({str(desk.home / 'clusters' / desk.cluster / 'token')!r}).read_text())\n"
+        f"print('token', pathlib.Path({str(token_file)!r}).read_text())\n"
         "raise RuntimeError('with ' + value)\n"
     )
     script = desk.script("train.py", text)

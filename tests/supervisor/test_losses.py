@@ -1,4 +1,4 @@
-"""Attempts that are lost from outside: retried where it helps, from the last checkpoint, evidence saved first."""
+"""Attempts lost from outside: retried where it helps, from the last checkpoint, evidence saved first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import Desk, driver_of, wait_for
 
+from conftest import Desk, driver_of, wait_for
 from ops.adapters import local_cluster
 
 FOREVER = "import os, time\nprint('started', os.environ['STEADYRAY_ATTEMPT'], flush=True)\n"
@@ -78,7 +78,9 @@ def test_a_half_written_checkpoint_is_passed_over(desk: Desk, checkpointing: str
 
 
 @pytest.mark.ray
-def test_the_loss_of_the_drivers_node_leads_to_a_new_attempt_elsewhere(desk: Desk, checkpointing: str) -> None:
+def test_the_loss_of_the_drivers_node_leads_to_a_new_attempt_elsewhere(
+    desk: Desk, checkpointing: str
+) -> None:
     """B51 as well: the log of the lost node was saved before, and can still be read."""
     gate = desk.directory("node-lost") / "gate"
     gate.parent.mkdir(parents=True)
