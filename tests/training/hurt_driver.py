@@ -1,4 +1,4 @@
-"""The training that the fault tests hurt: `python hurt_driver.py '{"steps": 200, ...}'`. No test by itself."""
+"""The training that the fault tests hurt: `python hurt_driver.py '{"steps": 200}'`. No test by itself."""
 
 from __future__ import annotations
 

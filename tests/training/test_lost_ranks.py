@@ -1,4 +1,4 @@
-"""Ranks that are killed, freeze, loop, are slow or are asked to leave: the job goes on with no step redone."""
+"""Ranks that are killed, freeze, loop, are slow or asked to leave: the job goes on with no step redone."""
 
 from __future__ import annotations
 

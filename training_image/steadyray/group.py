@@ -179,13 +179,11 @@ class Controller:
 
     def _check_suspects(self) -> None:
         now = time.monotonic()
-        for member, since in list(self._suspects.items()):
+        for member, suspect in list(self._suspects.items()):
             handle = self._members.handles[member]
-            if (
-                handle.report.state is MemberState.READY
-                and handle.heard > since
-                and member not in self._ranks
-            ):
+            if member in self._ranks:
+                continue
+            if handle.report.state is MemberState.READY and handle.heard > suspect.since:
                 del self._suspects[member]
                 self._false_alarms += 1
                 self._chronicle.false_alarm(handle)
