@@ -147,14 +147,15 @@ def _loss_chart(report: Report) -> Any:
             )
     figure.update_layout(height=360, margin={"l": 60, "r": 20, "t": 40, "b": 45})
     figure.update_xaxes(title="step")
-    figure.update_yaxes(title="loss", type=_scale(report.losses))
+    figure.update_yaxes(title="loss", **_scale(report.losses))
     return figure
 
 
-def _scale(points: Sequence[LossPoint]) -> str:
-    """Logarithmic where the curve would otherwise be a cliff and a flat line."""
+def _scale(points: Sequence[LossPoint]) -> dict[str, Any]:
+    """Logarithmic, one tick a decade, where the curve would otherwise be a cliff and a flat line."""
     lowest, highest = min(map(_loss, points)), max(map(_loss, points))
-    return "log" if lowest > 0 and highest / lowest > LOG_RATIO else "linear"
+    steep = lowest > 0 and highest / lowest > LOG_RATIO
+    return {"type": "log", "dtick": 1, "tickformat": "~g"} if steep else {}
 
 
 def _first_and_again(
