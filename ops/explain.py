@@ -13,7 +13,8 @@ from steadyray.contract import FailureClass
 
 from ops.errors import ClusterError, NotFoundError
 from ops.policy.model import RunState
-from ops.policy.resubmission import TREATMENTS, state_of
+from ops.policy.resubmission import state_of
+from ops.policy.treatments import TREATMENTS
 from ops.ports import RunStore
 from ops.submission import read_spec
 from ops.supervise import Supervisor

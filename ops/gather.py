@@ -19,6 +19,7 @@ from ops.errors import AuthError, ClusterError, NotFoundError
 from ops.policy import failure, progress
 from ops.policy.model import Action, Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
 from ops.policy.progress import Watch
+from ops.policy.resubmission import WAITING_PHASES
 from ops.ports import Clock, ClusterMaker, RayCluster
 from ops.record import Recorder
 from ops.spec import RunSpec, submission_id
@@ -244,8 +245,6 @@ class Gatherer:
 
 
 def _waiting(view: RunView) -> bool:
-    from ops.policy.resubmission import WAITING_PHASES
-
     is_pending = view.job is not None and view.job.status is JobStatus.PENDING
     return is_pending or (view.progress is not None and view.progress.phase in WAITING_PHASES)
 

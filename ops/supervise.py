@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 
-from ops.errors import BadRequestError, ClusterError, UsageError
+from ops.errors import BadRequestError, ClusterError, StoreError, UsageError
 from ops.gather import Gatherer
+from ops.notes import Notes
 from ops.packing import ENTRY_FOLDER
 from ops.policy import lifecycle
-from ops.policy.events import MAX_SKEW_SECONDS
 from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
 from ops.policy.resubmission import decide, state_of
 from ops.ports import Clock, ClusterMaker, JobRequest, RunStore
@@ -31,6 +32,7 @@ K = EventKind
 TICK_SECONDS = 1.0
 FAST_TICK_SECONDS = 0.3
 """While an attempt is on its way or being replaced: here a second is a second of lost training."""
+STORE_PATIENCE_SECONDS = 300.0
 TAKE_OVER_SECONDS = {Action.RECREATE_CLUSTER: 240.0}
 TAKE_OVER_DEFAULT_SECONDS = 10.0
 """After which another supervisor's unfinished act is continued. All acts are idempotent; making a cluster
@@ -58,20 +60,43 @@ class Supervisor:
     environment: dict[str, str] = field(default_factory=dict)
     """Further variables of the job, from the cluster's adapter."""
     hidden: tuple[str, ...] = ()
+    announce: Callable[[RunSnapshot], None] = lambda _: None
+    """Told before an act that takes long, so that nobody looks at an old picture for a minute."""
 
     def __post_init__(self) -> None:
         secrets = tuple(os.environ[name] for name in self.spec.secret_env if os.environ.get(name))
         self.record = Recorder(self.store, self.clock, (*self.hidden, *secrets))
         self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock)
+        self.notes = Notes(self.gatherer)
         self.state: RunState | None = None
-        self._waited: tuple[int, str] = (0, "")
+        self._last: RunSnapshot | None = None
+        self._store_failed: float | None = None
 
     def tick(self) -> Tick:
         """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
+        try:
+            tick = self._tick()
+        except StoreError as error:
+            return self._store_silent(error)
+        self._store_failed = None
+        self._last = tick.snapshot
+        return tick
+
+    def _store_silent(self, error: StoreError) -> Tick:
+        """One bad answer of the storage ends no run of days; one that stays away is a person's matter."""
+        now = self.clock.monotonic()
+        self._store_failed = self._store_failed or now
+        if self._last is None or now - self._store_failed > STORE_PATIENCE_SECONDS:
+            raise error
+        text = f"The run storage did not answer: {self.record.clean(str(error))}. Tries again."
+        decision = Decision(Action.WAIT, FailureClass.STORAGE_TRANSIENT, text)
+        return Tick(replace(self._last, message=text), decision, TICK_SECONDS)
+
+    def _tick(self) -> Tick:
         view = self.gatherer.look()
         decision = decide(view)
         try:
-            self._note_running(view)
+            self.notes.running(view)
             decision = self._act(view, decision)
         except BadRequestError as error:
             verdict = Verdict(
@@ -101,9 +126,9 @@ class Supervisor:
             case Action.STOP | Action.RESUBMIT | Action.RECREATE_CLUSTER:
                 return self._claimed(view, decision)
             case Action.WAIT:
-                self._note_waiting(view, decision)
+                self.notes.waiting(view, decision)
             case Action.NONE if decision.final is not None:
-                self._note_finished()
+                self.notes.finished()
         return decision
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
@@ -113,21 +138,22 @@ class Supervisor:
         if decision.action is Action.STOP and self._already(view, Action.STOP):
             return self._stop_again(view, decision)
         if not self._already(view, Action.STOP) or decision.action is Action.RESUBMIT:
-            self._save_evidence(view, decision, incident)
+            self.notes.save_evidence(view, decision, incident)
         claim = self._claim(view, decision, incident, k)
         path = contract.action(incident, k)
         if not self.record.create(path, claim) and not self._take_over(path):
             text = f"Another supervisor does it: {decision.message}"
             return Decision(Action.WAIT, "AnotherSupervisor", text, verdict=decision.verdict)
-        self._note_action(view, decision, incident, k)
+        self.notes.action(view, decision, incident, k)
         match decision.action:
             case Action.STOP:
                 self._stop(view, decision)
             case Action.RECREATE_CLUSTER:
+                self.announce(self._shown(view, decision).snapshot)
                 self.maker.make()
                 self.gatherer.cluster = None
             case _:
-                self._end_attempt(view, decision.verdict)
+                self.notes.end_attempt(view, decision.verdict)
                 self._lease(view.attempt + 1)
         self.record.put(path, {**claim, "completed": True, "completed_time": self.clock.now()})
         return decision
@@ -246,11 +272,11 @@ class Supervisor:
         verdict = decision.verdict
         if verdict is not None and view.attempt:
             incident = incident_id(view.attempt)
-            self._save_evidence(view, decision, incident)
+            self.notes.save_evidence(view, decision, incident)
             k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident)
-            self._note_action(view, decision, incident, k)
+            self.notes.action(view, decision, incident, k)
         if view.attempt:
-            self._end_attempt(view, verdict)
+            self.notes.end_attempt(view, verdict)
         result = {
             "state": decision.final,
             "failure_class": verdict.failure_class if verdict else None,
@@ -264,128 +290,7 @@ class Supervisor:
             "time": self.clock.now(),
         }
         self.record.create(contract.RESULT, result)
-        self._note_finished()
-
-    # --- notes ----------------------------------------------------------------------------------------
-    def _save_evidence(self, view: RunView, decision: Decision, incident: str) -> None:
-        """Before any resubmission or clean-up: afterwards the cluster may not have it any more."""
-        verdict = decision.verdict
-        if verdict is None:
-            return
-        files: dict[str, dict[str, Any]] = {"verdict.json": asdict(verdict)}
-        if view.job:
-            files["job.json"] = asdict(view.job)
-        if view.progress:
-            files["progress.json"] = view.progress.to_json()
-        if nodes := self._nodes():
-            files["nodes.json"] = {"nodes": nodes}
-        paths = [contract.evidence(view.attempt, name) for name in files]
-        for path, content in zip(paths, files.values(), strict=True):
-            self.record.put(path, content)
-        if self.gatherer.log:
-            paths.append(contract.evidence(view.attempt, "driver.log"))
-            self.store.put(paths[-1], self.gatherer.log.encode())
-        self.record.incident_event(
-            K.INCIDENT_OPENED,
-            view.attempt,
-            incident,
-            failure_class=verdict.failure_class,
-            rule=verdict.rule,
-            message=verdict.message,
-            confidence=verdict.confidence,
-            culprit=asdict(verdict.culprit),
-            evidence=[{"source": e.source, "time": e.time, "line": e.text[:500]} for e in verdict.evidence],
-            step=view.best_step,
-            fault_time=self._fault_time(view),
-        )
-        self.record.incident_event(K.EVIDENCE_SAVED, view.attempt, incident, files=paths)
-
-    def _fault_time(self, view: RunView) -> float:
-        """When the job was last known to live; only the ledger reads it, no decision rests on it.
-
-        We see a change at our next look; the record itself says when it was written, by the driver's clock.
-        """
-        silent = view.progress_age if view.progress else view.incident_age
-        seen = self.clock.now() - max(0.0, min(silent, view.run_seconds))
-        written = view.progress.time if view.progress else seen
-        return written if 0.0 <= seen - written <= MAX_SKEW_SECONDS else seen
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        try:
-            return [asdict(n) for n in self.gatherer.client().nodes()]
-        except ClusterError:
-            return []
-
-    def _note_action(self, view: RunView, decision: Decision, incident: str, k: int) -> None:
-        self.record.incident_event(
-            K.ACTION_TAKEN,
-            view.attempt,
-            incident,
-            k,
-            action="Stop" if decision.action is Action.FINISH else decision.action,
-            reason=decision.reason,
-            message=decision.message,
-            depth=decision.depth,
-            delay_seconds=decision.delay_seconds,
-            budget_left=decision.budget_left,
-            claim=contract.action(incident, k),
-        )
-
-    def _end_attempt(self, view: RunView, verdict: Verdict | None) -> None:
-        self.record.attempt_event(
-            K.ATTEMPT_ENDED,
-            view.attempt,
-            attempt=view.attempt,
-            status=view.job.status if view.job else "LOST",
-            exit_code=view.job.exit_code if view.job else None,
-            failure_class=verdict.failure_class if verdict else None,
-            step=view.progress.step if view.progress else None,
-        )
-
-    def _note_running(self, view: RunView) -> None:
-        """Also completes what a supervisor that was killed after its submission could not note."""
-        if view.job is None or view.finished:
-            return
-        if not view.submitted:
-            self.record.attempt_event(
-                K.ATTEMPT_SUBMITTED,
-                view.attempt,
-                attempt=view.attempt,
-                submission_id=self.gatherer.id(view.attempt),
-            )
-        if view.job.driver_node and not self.record.has_event(K.ATTEMPT_RUNNING, view.attempt):
-            self.record.attempt_event(
-                K.ATTEMPT_RUNNING,
-                view.attempt,
-                attempt=view.attempt,
-                driver_node=view.job.driver_node,
-                driver_host=view.job.driver_host,
-            )
-
-    def _note_waiting(self, view: RunView, decision: Decision) -> None:
-        """On change of the reason, not each tick."""
-        key = (view.attempt, decision.reason)
-        if key == self._waited:
-            return
-        self._waited = key
-        since = self.clock.now() - max(view.pending_age, view.api_age)
-        self.record.own_event(
-            K.WAITING, view.attempt, reason=decision.reason, message=decision.message, since=since
-        )
-
-    def _note_finished(self) -> None:
-        """From the result, whoever wrote it, so that a killed writer's event is completed."""
-        result = self.record.read(contract.RESULT)
-        if result is None:
-            return
-        self.record.attempt_event(
-            K.RUN_FINISHED,
-            int(result["attempt"]),
-            state=result["state"],
-            failure_class=result["failure_class"],
-            message=result["message"],
-            step=result["step"],
-        )
+        self.notes.finished()
 
     # --- what a person sees ---------------------------------------------------------------------------
     def _shown(self, view: RunView, decision: Decision) -> Tick:

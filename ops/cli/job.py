@@ -227,7 +227,9 @@ def follow(name: str) -> None:
     """Show the run until it ends; leaves by the exit code that its end stands for."""
     last: RunSnapshot | None = None
     with told_how_to_come_back(name), LiveView(name) as view:
-        for tick in ticks(open_supervisor(name)):
+        supervisor = open_supervisor(name)
+        supervisor.announce = view.update
+        for tick in ticks(supervisor):
             last = tick.snapshot
             view.update(last)
     if last is not None:

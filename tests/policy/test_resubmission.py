@@ -21,7 +21,8 @@ from ops.policy.model import (
     RunView,
     Verdict,
 )
-from ops.policy.resubmission import TREATMENTS, backoff_seconds, decide, shortage, state_of
+from ops.policy.resubmission import backoff_seconds, decide, shortage, state_of
+from ops.policy.treatments import TREATMENTS
 
 F = FailureClass
 RUNNING = JobView(JobStatus.RUNNING)

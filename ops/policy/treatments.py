@@ -1,0 +1,49 @@
+"""What each failure class leads to: one row a class, with owner and date. Read by `resubmission`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steadyray.contract import FailureClass
+
+F = FailureClass
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What a class leads to. `budget`: none (never retried), free, infrastructure or once."""
+
+    budget: str
+    advice: str
+    owner: str = "supervisor"
+    since: str = "2026-11-30"
+
+
+TREATMENTS: dict[FailureClass, Treatment] = {
+    F.USER_ERROR: Treatment("none", "Correct the script, then run it under a new name or `job resume` it."),
+    F.BAD_INPUT: Treatment("none", "Correct the path or the data, then `job resume` it."),
+    F.BAD_ENVIRONMENT: Treatment(
+        "none", "Add what is missing to the cluster's environment, then `job resume` it."
+    ),
+    F.OUT_OF_MEMORY_HOST: Treatment("once", "Lower the batch or the loader's workers, or use larger nodes."),
+    F.OUT_OF_MEMORY_DEVICE: Treatment("once", "Lower the batch size or use more GPUs."),
+    F.PREEMPTED: Treatment("free", "Nothing to do: a preemption is never charged."),
+    F.MAINTENANCE: Treatment("free", "Nothing to do: maintenance is never charged."),
+    F.WORKER_CRASH: Treatment("infrastructure", "Look at the worker's log if it comes again."),
+    F.NODE_LOST: Treatment("infrastructure", "Look at the node if it comes again."),
+    F.DRIVER_LOST: Treatment("infrastructure", "Look at the node if it comes again."),
+    F.HARDWARE_FAULT: Treatment("infrastructure", "Take the machine out and have it looked at."),
+    F.NETWORK_FAULT: Treatment("infrastructure", "Look at the silent rank's host."),
+    F.COLLECTIVE_TIMEOUT: Treatment("infrastructure", "Look at the silent rank's host and its data loader."),
+    F.HANG: Treatment("infrastructure", "Read the saved stacks."),
+    F.STORAGE_TRANSIENT: Treatment("infrastructure", "Look at the storage if it comes again."),
+    F.CHECKPOINT_CORRUPT: Treatment("once", "The one before it is taken."),
+    F.DIVERGENCE: Treatment("once", "Lower the learning rate or look at the batch at that step."),
+    F.HEAD_LOST: Treatment("infrastructure", "Keep the head's state (GCS persistence) to keep jobs alive."),
+    F.CAPACITY_MISSING: Treatment("none", "Ask for less, or raise the limits of the cluster's node groups."),
+    F.QUEUED: Treatment("none", "Raise the wait limit or the queue's quota."),
+    F.CONTROL_PLANE_BLIND: Treatment("none", "Look at the network between here and the cluster."),
+    F.CANCELLED: Treatment("none", "`job resume` continues it from its last checkpoint."),
+    F.DEADLINE_EXCEEDED: Treatment("none", "Raise --time-limit and `job resume` it."),
+    F.UNKNOWN: Treatment("infrastructure", "Read the evidence; a new rule may be worth its row."),
+}
