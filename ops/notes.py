@@ -14,6 +14,7 @@ from steadyray.contract import EventKind
 
 from ops.errors import ClusterError
 from ops.gather import Gatherer
+from ops.policy.events import MAX_SKEW_SECONDS
 from ops.policy.model import Action, Decision, RunView, Verdict
 
 K = EventKind
