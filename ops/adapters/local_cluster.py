@@ -141,6 +141,8 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
     with only_one(profile.name):
         found = find(profile.name)
         if found is not None and found.processes:
+            if yaml.safe_load(found.folder.profile_file.read_text()) != profile.model_dump():
+                say(f"cluster {profile.name!r} has another profile; `cluster down` first to apply this one")
             return _repaired(found, say)
         if found is not None:
             say(f"cleaning up after an earlier cluster {profile.name!r} that ended without `cluster down`")
@@ -296,6 +298,8 @@ def _remove(found: Found, keep_logs: bool = False) -> int:
     cluster_uuid = found.cluster["uuid"]
     ended = end(lambda: marked(cluster_uuid, "keeper"), grace_seconds=1.0)
     ended += end(lambda: marked(cluster_uuid), grace_seconds=2.0)
+    if keep_logs:
+        _keep_head_logs(found)
     shutil.rmtree(found.cluster["temp_dir"], ignore_errors=True)
     found.folder.cluster_file.unlink(missing_ok=True)  # last of what `find` reads, first of the rest
     if keep_logs:
@@ -306,6 +310,13 @@ def _remove(found: Found, keep_logs: bool = False) -> int:
     else:
         shutil.rmtree(found.folder.path, ignore_errors=True)
     return ended
+
+
+def _keep_head_logs(found: Found) -> None:
+    """Ray's own logs of a head that did not start; they say more than `ray start` does."""
+    shutil.rmtree(found.folder.path / "logs", ignore_errors=True)
+    for logs in Path(found.cluster["temp_dir"]).glob("head/session_2*/logs"):
+        shutil.move(logs, found.folder.path / "logs")
 
 
 @contextlib.contextmanager

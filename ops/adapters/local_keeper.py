@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -124,13 +125,14 @@ class Keeper:
         logger.info("starting head %s, pid %d", record.instance, process.pid)
         try:
             code = process.wait(START_SECONDS)
-        except Exception:  # noqa: BLE001 - whatever it was, the head is not there
+        except subprocess.TimeoutExpired:
             code = None
         self.parts = self._find_parts(record.instance)
         missing = [part for part in PARTS if part not in self.parts]
-        if missing:
+        if missing or code is None:
             self._end_heads()
-            what = f"`ray start --head` ended with {code}, {', '.join(missing)} missing"
+            ending = "did not end" if code is None else f"ended with {code}"
+            what = f"`ray start --head` {ending}, missing: {', '.join(missing) or 'nothing'}"
             return f"{what}; see {self.folder.head_log}"
         if code:
             # It gives up after 30 s, which a busy machine takes; what it started goes on starting.

@@ -172,6 +172,9 @@ def node_environment(
         **ours,
         CLUSTER_DIR: str(folder.path),
         MARKER: marker(cluster["uuid"], record.instance),
+        # Ray writes the titles of its processes over their environment, and the marker with it, unless this
+        # is set.
+        "SPT_NOENV": "1",
         "STEADYRAY_GCS_ADDRESS": cluster["gcs_address"],
         "PYTHONPATH": os.pathsep.join(filter(None, [str(NODE_SITE), theirs.get("PYTHONPATH")])),
         "RAY_TMPDIR": record.temp_dir,

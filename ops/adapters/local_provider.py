@@ -51,6 +51,8 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
 
     def __init__(self, provider_config: dict[str, Any], cluster_name: str) -> None:
         super().__init__(provider_config, cluster_name)
+        # Two warnings a second on every reading of the launcher YAML, about keys that Ray itself puts in.
+        logging.getLogger("ray.autoscaler._private.util").setLevel(logging.ERROR)
         self._folder = ClusterFolder(Path(os.environ[CLUSTER_DIR]))
         self._cluster = self._folder.cluster()
         self._uuid = str(self._cluster["uuid"])
