@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,24 @@ from ops.adapters.local_processes import MARKER
 
 RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
 CLUSTER = "demo"
+EPOCHS = 55
+"""About two minutes. After a fault the group is whole again when the next spare has started: 10 s on two cores."""
 STEPS_BETWEEN_FAULTS = 60
 
 Progress = dict[str, Any]
 
 
-# --- the faults: each takes the run's progress, does the harm and says what it did ----------------------
+# --- the faults: each does the harm and says what it did, or returns None where it is not the moment ---
+def kill_node(run: Path, progress: Progress) -> str | None:
+    """A node with a rank, but not the driver's: losing that one costs an attempt, which is another story."""
+    driver = drivers_node(run)
+    for rank in progress["ranks"]:
+        if (node := node_of(rank["pid"])) != driver:
+            count = local_cluster.kill_node(CLUSTER, node)
+            return f"kills all {count} processes of the node of rank {rank['rank']}"
+    return None
+
+
 def kill_worker(run: Path, progress: Progress) -> str:
     rank = progress["ranks"][-1]
     os.kill(rank["pid"], signal.SIGKILL)
@@ -45,20 +57,13 @@ def freeze_worker(run: Path, progress: Progress) -> str:
     return f"freezes the worker of rank {rank['rank']} (SIGSTOP): alive for its node, silent for its peers"
 
 
-def kill_node(run: Path, progress: Progress) -> str:
-    """A node with a rank, but not the driver's: losing that one costs an attempt, which is another story."""
-    driver = drivers_node(run)
-    nodes = [(rank["rank"], node_of(rank["pid"])) for rank in progress["ranks"]]
-    rank, node = next((rank, node) for rank, node in reversed(nodes) if node != driver)
-    return f"kills all {local_cluster.kill_node(CLUSTER, node)} processes of the node of rank {rank}"
-
-
 def kill_head(run: Path, progress: Progress) -> str:
     head = next(record.instance for record in local_cluster.node_records(CLUSTER) if record.is_head)
     return f"kills all {local_cluster.kill_node(CLUSTER, head)} processes of the head"
 
 
-FAULTS = (kill_worker, freeze_worker, kill_node, kill_head)
+Fault = Callable[[Path, Progress], str | None]
+FAULTS: tuple[Fault, ...] = (kill_node, kill_worker, freeze_worker, kill_head)
 
 
 def node_of(pid: int) -> str:
@@ -79,7 +84,7 @@ class Saboteur:
 
     run: Path
     say: Callable[[str], None]
-    left: list[Callable[[Path, Progress], str]] = field(default_factory=lambda: list(FAULTS))
+    left: list[Fault] = field(default_factory=lambda: list(FAULTS))
     done: threading.Event = field(default_factory=threading.Event)
 
     def work(self) -> None:
@@ -88,8 +93,18 @@ class Saboteur:
             progress = self.progress()
             if progress is None or progress["step"] < step + STEPS_BETWEEN_FAULTS or not is_whole(progress):
                 continue
-            step = progress["step"]
-            self.say(f"at step {step}: {self.left.pop(0)(self.run, progress)}")
+            if self.harm(progress):
+                step = progress["step"]
+
+    def harm(self, progress: Progress) -> bool:
+        """The first fault whose moment it is. A process may have ended since the progress was written."""
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            for fault in self.left:
+                if text := fault(self.run, progress):
+                    self.left.remove(fault)
+                    self.say(f"at step {progress['step']}: {text}")
+                    return True
+        return False
 
     def progress(self) -> Progress | None:
         """None as long as no attempt has reported."""
@@ -116,10 +131,16 @@ def main() -> int:
     os.chdir(RECIPE.parents[2])
     run_name = time.strftime("demo-%Y%m%d-%H%M%S")
     run = config.home() / "runs" / run_name
-    with cluster():
-        with saboteur(run) as faults:
-            code = steadyray("job", "run", str(RECIPE), "--name", run_name, "--cluster", CLUSTER)
-        steadyray("report", run_name)
+    words = (
+        str(RECIPE.relative_to(Path.cwd())),
+        f"epochs={EPOCHS}",
+        "--name",
+        run_name,
+        "--cluster",
+        CLUSTER,
+    )
+    with cluster(), saboteur(run) as faults:
+        code = steadyray("job", "run", *words)
     if faults.left:
         say(f"the training ended before these: {', '.join(fault.__name__ for fault in faults.left)}")
     return code or bool(faults.left)
