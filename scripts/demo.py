@@ -28,7 +28,7 @@ from ops.adapters.local_processes import MARKER
 RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
 CLUSTER = "demo"
 EPOCHS = 55
-"""About two minutes. After a fault the group is whole again when the next spare has started: 10 s on two cores."""
+"""About two minutes. After a fault the group is whole again once the next spare has started, 10 s later."""
 STEPS_BETWEEN_FAULTS = 60
 
 Progress = dict[str, Any]
