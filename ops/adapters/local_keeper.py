@@ -40,6 +40,7 @@ LOOK_SECONDS = 0.2
 """Pause between two looks at four pids: cheap, and small against the 5 s that a head needs to start."""
 
 START_SECONDS = 180.0
+FIRST_TRIES = 2
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses after failed restarts in a row; nodes wait `reconnect_seconds` for their head."""
 
@@ -82,13 +83,19 @@ class Keeper:
         return whole
 
     def _start_or_give_up(self) -> None:
-        """The first start: `up` waits for it and tells its user, so a failure is not tried again."""
-        failure = self._start_head()
-        if failure:
+        """The first start: `up` waits for it and tells its user, so a failure is tried again only once.
+
+        Once, since on a busy machine Ray gives its agents up after 15 s, and the second start finds warm
+        files.
+        """
+        for _ in range(FIRST_TRIES):
+            failure = self._start_head()
+            if not failure:
+                self._report("running")
+                return
             logger.error("%s", failure)
-            self._report("failed", failure)
-            sys.exit(1)
-        self._report("running")
+        self._report("failed", failure or "")
+        sys.exit(1)
 
     def _restart(self) -> None:
         self.restarts += 1

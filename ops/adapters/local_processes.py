@@ -89,7 +89,7 @@ def end(
     kill_at = time.monotonic() + grace_seconds
     ended: set[int] = set()
     asked: set[int] = set()
-    while processes := [process for process in find() if process.pid != os.getpid()]:
+    while processes := _found_twice(find):
         killing = time.monotonic() >= kill_at
         for process in processes:
             ended.add(process.pid)
@@ -104,6 +104,18 @@ def end(
             raise TimeoutError(f"processes {sorted(p.pid for p in alive)} do not end")
     _remove_torch_segments(ended)
     return len(ended)
+
+
+def _found_twice(find: Callable[[], list[psutil.Process]]) -> list[psutil.Process]:
+    """What is found, but for this process; looks again before it says that nothing is.
+
+    Between fork and exec a process has no environment to be found by.
+    """
+    for pause in (0.05, 0.0):
+        if processes := [process for process in find() if process.pid != os.getpid()]:
+            return processes
+        time.sleep(pause)
+    return []
 
 
 def _remove_torch_segments(pids: set[int]) -> None:
