@@ -29,6 +29,7 @@ LOG_PAUSE_SECONDS = 3.0
 CAPACITY_PAUSE_SECONDS = 2.0
 LEASE = re.compile(r"attempts/(\d+)/lease\.json")
 CHECKPOINT = re.compile(r"checkpoints/(\d+)-\d+-\d+/MANIFEST\.json")
+LIBRARY_EVENTS = "events/driver-"
 OWN_FOLDERS = ("attempts/", "actions/", "checkpoints/", "events/", "code/", "results/", "_probe/")
 OWN_FILES = (contract.SPEC, contract.RESULT, contract.STOP_REQUEST, "report.html")
 
@@ -125,11 +126,12 @@ class Gatherer:
         return from_ranks(ranks, attempt) if ranks else None
 
     def keeps_state(self, checkpoint_step: int) -> bool:
-        """A checkpoint, or any file that is not of our own schema: the script saves something here."""
-        if checkpoint_step:
+        """Whether a restart can resume: by a checkpoint, by our library (which makes them in time), or by
+        any file in the run directory that is not of our own schema, which the script then saved itself."""
+        if checkpoint_step or self.spec.recipe:
             return True
         files = self.record.store.list("")
-        return any(not p.startswith(OWN_FOLDERS) and p not in OWN_FILES for p in files)
+        return any(p.startswith(LIBRARY_EVENTS) or _foreign(p) for p in files)
 
     # --- cluster ---
     def client(self) -> RayCluster:
@@ -242,6 +244,10 @@ class Gatherer:
             unknown_age=self.watch.age_of("job", of + "unknown", now),
             incident_age=self.watch.age_of("ended", of + "True", now),
         )
+
+
+def _foreign(path: str) -> bool:
+    return not path.startswith(OWN_FOLDERS) and path not in OWN_FILES
 
 
 def _waiting(view: RunView) -> bool:

@@ -199,6 +199,18 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         "NodeLost",
     ),
     (
+        "a head that lost its state, with no retry left (B07)",
+        view(
+            job=None,
+            unknown_age=5,
+            attempt=2,
+            budgets=Budgets(infrastructure=1),
+            history=(past(1, checkpoint=3),),
+        ),
+        Action.FINISH,
+        "BudgetSpent",
+    ),
+    (
         "a hundred preemptions",
         lost(
             F.PREEMPTED,

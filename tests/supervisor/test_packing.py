@@ -1,0 +1,63 @@
+"""What travels to the cluster: the same bytes for the same code, no rubbish, no surprise in size."""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ops import packing
+from ops.errors import UsageError
+
+
+def names(data: bytes) -> set[str]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return set(archive.namelist())
+
+
+def test_the_same_files_give_the_same_bytes_whenever_and_wherever_they_lie(tmp_path: Path) -> None:
+    packed = []
+    for number, name in enumerate(("one", "two")):
+        folder = tmp_path / name
+        (folder / "sub").mkdir(parents=True)
+        for path in ("b.py", "a.py", "sub/c.py"):
+            (folder / path).write_text(path)
+            os.utime(folder / path, (1000 + number, 1000 + number))
+        packed.append(packing.pack(folder))
+    assert packed[0] == packed[1]
+
+
+def test_a_changed_file_changes_the_hash(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("1")
+    before, _ = packing.pack(tmp_path)
+    (tmp_path / "a.py").write_text("2")
+    assert packing.pack(tmp_path)[0] != before
+
+
+def test_histories_environments_and_caches_stay_at_home(tmp_path: Path) -> None:
+    for path in (
+        ".git/config",
+        ".venv/bin/python",
+        ".steadyray/runs/x/spec.json",
+        "__pycache__/a.pyc",
+        "a.pyc",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("x")
+    (tmp_path / "train.py").write_text("x")
+    _, data = packing.pack(tmp_path)
+    entry = {f"{packing.ENTRY_FOLDER}/entry.py", f"{packing.ENTRY_FOLDER}/contract.py"}
+    assert names(data) == {"train.py", *entry}
+
+
+def test_a_folder_that_is_too_large_is_refused_with_the_largest_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MOST_BYTES", 1000)
+    (tmp_path / "data.bin").write_bytes(os.urandom(5000))
+    with pytest.raises(UsageError, match=r"data\.bin") as caught:
+        packing.pack(tmp_path)
+    assert "--working-dir" in caught.value.hint
