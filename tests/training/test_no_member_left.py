@@ -27,9 +27,9 @@ def test_a_killed_rank_of_a_fixed_world_size_without_a_spare_is_started_anew_and
 def test_all_ranks_killed_without_a_spare_go_on_from_the_checkpoint_in_new_processes(
     start_training: StartTraining,
 ) -> None:
-    training = start_training(steps=STEPS, spares=0)
+    training = start_training(steps=STEPS, workers=[2, 2], spares=0)
     ready = training.wait_for(lambda p: p["step"] >= 45 and p["checkpoint_step"])
     for pid in training.pids(ready).values():
         os.kill(pid, signal.SIGKILL)
     assert training.finish()["seen"] == STEPS
-    assert training.recovered()[0]["depth"] == "reload"
+    assert "reload" in [recovery["depth"] for recovery in training.recovered()]
