@@ -57,7 +57,8 @@ def word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
     if isinstance(value, list | tuple):
-        return "\n".join(word(v) for v in value) or "-"
+        nested = any(isinstance(v, list | tuple | Mapping) for v in value)
+        return ("\n" if nested else ", ").join(word(v) for v in value) or "-"
     return str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,8 @@ from ops.supervise import Supervisor, Tick
 app = typer.Typer(help="Start, follow, look at and end runs.", no_args_is_help=True)
 
 DEFAULTS = Budgets()
+MODEL_FILE = "model.pt"
+"""What the library's recipes leave in the run directory."""
 
 Words = Annotated[
     list[str],
@@ -205,6 +208,33 @@ def explain(name: NameArgument, output: Output = Format.TABLE) -> None:
         typer.echo(explaining.as_text(story))
     else:
         show(story, output)
+
+
+@app.command()
+def predict(
+    name: NameArgument,
+    rows: Annotated[
+        Path | None, typer.Option("--input", help="CSV, one example a row; default: the held-out data.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How many examples to show.", min=1)] = 10,
+    output: Output = Format.TABLE,
+) -> None:
+    """Use the model that a run has left.
+
+    Examples: `steadyray job predict digits` and `steadyray job predict digits --input rows.csv -o json`.
+    """
+    store = _store(name)
+    if store.get(MODEL_FILE) is None:
+        raise NotFoundError(
+            f"run {name} has left no {MODEL_FILE}", hint=f"see how far it is: steadyray job status {name}"
+        )
+    words = [sys.executable, "-m", "steadyray.predict", store.url, "--count", str(count)]
+    answer = subprocess.run(
+        [*words, *(["--input", str(rows)] if rows else [])], capture_output=True, text=True, check=False
+    )
+    if answer.returncode:
+        raise OpsError(f"the model of run {name} cannot be used: {answer.stderr.strip()}")
+    show(json.loads(answer.stdout), output)
 
 
 # --- shared by the commands ---------------------------------------------------------------------------

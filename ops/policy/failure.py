@@ -58,7 +58,7 @@ def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Ev
     if fact.source == "exception":
         message = f"{message} {_headline(fact.text)}"
     elif fact.source == "exit":
-        message = f"{message} (exit code {fact.text})"
+        message = f"{message} Exit code {fact.text}{_last_words(evidence)}."
     shown = replace(fact, text=_around(fact.text, match))
     return Verdict(
         rule.failure_class,
@@ -68,6 +68,13 @@ def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Ev
         (shown,),
         _culprit(rule.failure_class, evidence),
     )
+
+
+def _last_words(evidence: tuple[Evidence, ...]) -> str:
+    """What a program that ends itself says last is mostly why; usage errors are like that."""
+    log = next((e.text for e in evidence if e.source == "log"), "")
+    line = next((x for x in reversed(log.splitlines()) if x.strip()), "").strip()
+    return f"; its last line: {line[:200].rstrip('.')}" if line else ""
 
 
 def _around(text: str, match: re.Match[str]) -> str:
