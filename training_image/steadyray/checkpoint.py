@@ -7,12 +7,13 @@ thread. Loading checks the hashes; a bad checkpoint is set aside, never deleted,
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,8 @@ class Saver:
     on_error: Callable[[str], None] = lambda message: None
     last_step: int = 0
     """The step that was saved or resumed from last."""
-    _last_time: float = field(default_factory=time.monotonic)
+    last_time: float = field(default_factory=time.monotonic)
+    """When that was, in monotonic seconds."""
     _thread: threading.Thread | None = None
 
     def due(self, step: int) -> bool:
@@ -75,7 +77,7 @@ class Saver:
             return False
         if self.every_steps is not None:
             return step >= self.last_step + self.every_steps
-        return self.every_seconds is not None and time.monotonic() - self._last_time >= self.every_seconds
+        return self.every_seconds is not None and time.monotonic() - self.last_time >= self.every_seconds
 
     def save(
         self, state: StateDict, *, world_size: int, samples: int, sampler: dict[str, Any], wait: bool = False
@@ -86,7 +88,7 @@ class Saver:
             self._thread.join()
         copy = clone(state, device="cpu")
         blocking = time.monotonic() - began
-        self._last_time, self.last_step = time.monotonic(), int(state["step"])
+        self.last_time, self.last_step = time.monotonic(), int(state["step"])
         manifest = contract.Manifest(
             step=int(state["step"]), attempt=self.attempt, generation=self.generation, files={},
             parent=self.parent, world_size=world_size, samples=samples, sampler=sampler, time=time.time(),
@@ -107,8 +109,8 @@ class Saver:
             if (folder / contract.MANIFEST).exists():
                 return
             size = write(folder, state, manifest)
-        except OSError as error:
-            self.on_error(f"cannot save checkpoint {folder.name}: {error}")
+        except Exception as error:  # noqa: BLE001  a full disk is a RuntimeError of torch, a lambda in the state a PicklingError
+            self.on_error(f"cannot save checkpoint {folder.name}: {type(error).__name__}: {error}")
             return
         self.parent = folder.name
         self.on_saved(Saved(manifest.step, folder.name, size, blocking, time.monotonic() - began))
@@ -131,35 +133,50 @@ def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
     return size
 
 
-def candidates(root: Path) -> Iterator[tuple[Path, contract.Manifest]]:
-    """Checkpoints with a readable manifest, the newest lineage first.
+def candidates(root: Path) -> list[Path]:
+    """Folders of the checkpoints that exist, the newest lineage first.
 
     The latest attempt and generation that saved one come first, then the highest step: a roll-back begins
     a new branch, so a higher step of an older generation belongs to a lineage that was given up.
     """
-    found = []
-    for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}"):
-        try:
-            found.append((path.parent, contract.Manifest.from_json(json.loads(path.read_text()))))
-        except (OSError, ValueError, TypeError):
-            continue
-    yield from sorted(found, key=lambda item: _lineage(item[1]), reverse=True)
+    found = [path.parent for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}")]
+    return sorted((f for f in found if lineage(f.name)), key=lambda f: lineage(f.name) or (), reverse=True)
 
 
-def _lineage(manifest: contract.Manifest) -> tuple[int, int, int]:
-    return manifest.attempt, manifest.generation, manifest.step
+def lineage(id: str) -> tuple[int, int, int] | None:
+    """(attempt, generation, step) by the name of the folder; None for a folder that is no checkpoint."""
+    parts = id.split("-")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        return None
+    step, attempt, generation = map(int, parts)
+    return attempt, generation, step
 
 
-def read(folder: Path, manifest: contract.Manifest) -> StateDict:
-    """Raises CheckpointCorruptError when size or hash differ, or the content cannot be decoded."""
+def read(folder: Path) -> tuple[StateDict, contract.Manifest]:
+    """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense."""
+    try:
+        manifest = contract.Manifest.from_json(json.loads((folder / contract.MANIFEST).read_bytes()))
+        if (manifest.attempt, manifest.generation, manifest.step) != lineage(folder.name):
+            raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
+        _verify(folder, manifest)
+    except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
+        raise CheckpointCorruptError(f"{Path(error.filename).name} is missing") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CheckpointCorruptError(f"{contract.MANIFEST} cannot be read: {error}") from error
+    return _decode(folder), manifest
+
+
+def _verify(folder: Path, manifest: contract.Manifest) -> None:
     for name, expected in manifest.files.items():
         path = folder / name
-        if not path.exists():
-            raise CheckpointCorruptError(f"{name} is missing")
-        if path.stat().st_size != expected["bytes"]:
-            raise CheckpointCorruptError(f"{name} has {path.stat().st_size} bytes, not {expected['bytes']}")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise CheckpointCorruptError(f"{name} has {size} bytes, not {expected['bytes']}")
         if _sha256(path) != expected["sha256"]:
             raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
+
+
+def _decode(folder: Path) -> StateDict:
     try:
         state: StateDict = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=False)
     except Exception as error:
@@ -168,16 +185,21 @@ def read(folder: Path, manifest: contract.Manifest) -> StateDict:
 
 
 def load_newest(root: Path) -> Loaded | None:
-    """The newest good checkpoint, or None. Bad ones are moved to `checkpoints/set-aside/`."""
+    """The newest good checkpoint, or None where there never was one.
+
+    Bad ones before it are moved to `checkpoints/set-aside/`. Where none is good they stay: moved away, the
+    next attempt would find no checkpoint and start over as if nothing had been trained.
+    """
     began = time.monotonic()
     bad: list[tuple[str, str]] = []
-    for folder, manifest in list(candidates(root)):
+    for folder in candidates(root):
         try:
-            state = read(folder, manifest)
+            state, manifest = read(folder)
         except CheckpointCorruptError as error:
             bad.append((folder.name, str(error)))
-            set_aside(folder)
             continue
+        for name, _ in bad:
+            set_aside(root / contract.CHECKPOINTS / name)
         return Loaded(state, folder.name, manifest, time.monotonic() - began, tuple(bad))
     if bad:
         raise CheckpointCorruptError(
@@ -192,16 +214,23 @@ def set_aside(folder: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():  # the same step was saved, found bad and saved again
         target = target.with_name(f"{target.name}-{time.time_ns()}")
-    folder.replace(target)
+    with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+        folder.replace(target)
 
 
 def prune(root: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and left-overs without a manifest that are older."""
-    kept = [folder for folder, _ in candidates(root)]
-    for folder in kept[max(2, keep) :]:
+    known = candidates(root)
+    for folder in known[max(2, keep) :]:
         # The manifest goes first: from then on the checkpoint does not exist for any reader.
         (folder / contract.MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
+    newest = lineage(known[0].name) if known else None
+    for folder in (root / contract.CHECKPOINTS).glob("*-*-*"):
+        own = lineage(folder.name)
+        # One process writes at a time and in this order, so what is older will never be completed.
+        if own and newest and own < newest and not (folder / contract.MANIFEST).exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sha256(path: Path) -> str:

@@ -40,6 +40,7 @@ class Chronicle:
         """Id of the newest checkpoint of this lineage."""
         self.generation_from = 0
         self._checkpoint_step: int | None = None
+        self._checkpointed = time.monotonic()
         self._incident: Incident | None = None
         self._incidents = 0
         self._message = ""
@@ -63,6 +64,10 @@ class Chronicle:
             self._message = message
             if message:
                 print(f"steadyray: {message}", flush=True)
+
+    def last_checkpoint(self) -> tuple[str | None, float]:
+        """Id of the newest checkpoint of this lineage, and its age in seconds."""
+        return self.checkpoint, time.monotonic() - self._checkpointed
 
     def started(self, node: str, host: str, workers: tuple[int, int], spares: int) -> None:
         self._writer.event(
@@ -92,6 +97,7 @@ class Chronicle:
     def _note(self, kind: str, data: dict[str, Any], generation: int) -> None:
         if kind == "saved":
             self.checkpoint, self._checkpoint_step = str(data["id"]), int(data["step"])
+            self._checkpointed = time.monotonic()
             self._saving += float(data["blocking_seconds"])
             self._writer.event(EventKind.CHECKPOINT_SAVED, generation=generation, **data)
         elif kind == "save-failed":
@@ -108,9 +114,9 @@ class Chronicle:
 
     def first_new_step(self, step: int) -> None:
         incident = self._incident
-        if incident is None or incident.from_step is None or step <= incident.from_step:
+        if incident is None or incident.from_step is None or step <= incident.last_step:
             return
-        at = self._losses.get(incident.from_step + 1, (None, time.time()))[1]
+        at = self._losses.get(incident.last_step + 1, (None, time.time()))[1]
         self._incident = None
         redone = max(0, incident.last_step - incident.from_step)
         self._writer.event(
@@ -187,13 +193,17 @@ class Chronicle:
                 )  # fmt: skip
             print(f"steadyray: lost rank {rank} ({loss.failure_class}): {loss.reason}", flush=True)
 
-    def regroups(self, answer: Regroup, handles: list[Handle], generation: int, last_step: int) -> None:
+    def regroups(
+        self, answer: Regroup, handles: list[Handle], generation: int, last_step: int, spares: int
+    ) -> None:
         self.flush_steps(self._generation)
         self._generation, self._world_size = generation, len(handles)
         self.generation_from = answer.from_step if answer.source is not None else 0
         if self._incident is not None:
             self._incident.from_step, self._incident.depth = answer.from_step, answer.depth
+            # The last reports of the old generation came in only while it was being left.
             self._incident.last_step = max(self._incident.last_step, last_step)
+            self._incident.last_step_time = self._last_step_time
         else:
             self.say("")
         if answer.source is None:
@@ -203,7 +213,8 @@ class Chronicle:
         self._writer.event(
             EventKind.GENERATION_STARTED, generation=generation, world_size=len(handles),
             ranks=[_place(rank, h) for rank, h in enumerate(handles)],
-            from_step=answer.from_step, source=source, checkpoint=self.checkpoint, spares=0,
+            from_step=answer.from_step, source=source, checkpoint=self.checkpoint,
+            spares=spares,
         )  # fmt: skip
 
     def false_alarm(self, handle: Handle) -> None:

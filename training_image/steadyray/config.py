@@ -136,7 +136,10 @@ def _override(content: dict[str, Any], override: str) -> None:
         target = target.setdefault(section, {})
         if not isinstance(target, dict):
             raise RecipeError(f"{override!r}: {section} is a value, not a section")
-    target[last] = yaml.safe_load(value)
+    try:
+        target[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{override!r}: the value is not valid YAML: {error}") from error
 
 
 def _explain(source: str, error: Any) -> str:

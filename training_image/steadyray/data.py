@@ -75,5 +75,7 @@ def factory(name: str, known: dict[str, Callable[..., Any]]) -> Callable[..., An
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ValueError(f"{name!r} is neither one of {', '.join(sorted(known))} nor module:factory")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    found: Callable[..., Any] | None = getattr(importlib.import_module(module), attribute, None)
+    if not callable(found):
+        raise ValueError(f"{name!r}: the module {module} has no function {attribute!r}")
     return found

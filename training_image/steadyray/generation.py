@@ -60,6 +60,7 @@ class Generation:
         self._session = session
         self._state = state
         self._wrapped: list[DistributedDataParallel] = []
+        self._local = place.local
         self._own_group = place.local and place.world_size > 1 and not dist.is_initialized()
         self._saver = self._make_saver()
 
@@ -67,17 +68,28 @@ class Generation:
         s = self._session.settings
         if s.root is None or self.rank != 0:
             return None
+        parent, since = self._session.last_checkpoint()
         return Saver(
             root=s.root, attempt=s.attempt, generation=self.number, every_seconds=s.checkpoint_seconds,
-            every_steps=s.checkpoint_steps, parent=self._session.checkpoint_parent(), keep=s.keep_checkpoints,
+            every_steps=s.checkpoint_steps, parent=parent, keep=s.keep_checkpoints,
             on_saved=self._on_saved, on_error=lambda message: self._session.saved_checkpoint(error=message),
             last_step=self._state.step,
+            last_time=since,
         )  # fmt: skip
 
     def __enter__(self) -> Generation:
         if self._own_group:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+        if self._local and self.world_size > 1:
+            self._start_from_rank_zero()
         return self
+
+    def _start_from_rank_zero(self) -> None:
+        """Under torchrun nobody else sees to it that the ranks begin with the same weights."""
+        held: list[Any] = [self._state.state_dict() if self.rank == 0 else None]
+        dist.broadcast_object_list(held, src=0, device=self.device)
+        if self.rank != 0:
+            self._state.load_state_dict(held[0])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -109,6 +121,8 @@ class Generation:
     def close(self) -> None:
         if self._saver is not None:
             self._saver.wait()
+        if self._own_group and dist.is_initialized():
+            dist.destroy_process_group()
 
     # --- the model --------------------------------------------------------------------------------
     def wrap(self, module: nn.Module, **options: Any) -> nn.Module:
@@ -119,6 +133,9 @@ class Generation:
         another order, and a recovered run would no longer be bit-equal to one without the fault.
         """
         module.to(self.device)
+        for optimizer in self._state.optimizers if self.device.type != "cpu" else []:
+            # A state that was received or loaded before its parameters moved follows them to the device.
+            optimizer.load_state_dict(optimizer.state_dict())
         if self.world_size == 1:
             return module
         defaults: dict[str, Any] = {
@@ -252,6 +269,7 @@ class Step:
         `loss` is what is shown for this step; by default the global batch's mean of what was given to
         `backward`. `metrics` are shown as they are, from rank 0.
         """
+        self._await_loss()
         if loss is None:
             sums = [total for _, total in self._reductions] + ([] if self._loss is None else [self._loss])
             loss = float(sum(sums)) / self._sampler.global_batch if sums else None

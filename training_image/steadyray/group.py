@@ -79,7 +79,7 @@ class Controller:
         self._ranks: tuple[str, ...] = ()
         self._breaking: Breaking | None = None
         now = time.monotonic()
-        self._last_step, self._last_step_at = 0, now
+        self._last_step, self._seen_step, self._last_step_at = 0, 0, now
         self._phase_at = now
         self._waiting_since = now
         self._enough_since: float | None = None
@@ -152,8 +152,11 @@ class Controller:
         for handle in handles.values():
             self._chronicle.take(handle, self._ranks, self._generation)
         step = max((handles[m].report.step for m in self._ranks if not handles[m].report.fresh), default=0)
+        if step != self._seen_step:
+            # After a reload steps are done again: they are no new steps, but nothing hangs.
+            self._seen_step, self._last_step_at = step, time.monotonic()
         if step > self._last_step:
-            self._last_step, self._last_step_at, self._charged = step, time.monotonic(), 0
+            self._last_step, self._charged = step, 0
             self._chronicle.first_new_step(step)
             self._members.post_guards()
         quiet = time.monotonic() - self._last_step_at
@@ -260,7 +263,9 @@ class Controller:
             host, port = offer
         for rank, handle in enumerate(handles):
             rendezvous = Rendezvous(generation, rank, len(handles), host, port, self._plan.backend)
-            assignment = Assignment(rendezvous, answer.source, answer.receivers, self._chronicle.checkpoint)
+            assignment = Assignment(
+                rendezvous, answer.source, answer.receivers, *self._chronicle.last_checkpoint()
+            )
             handle.spare = False
             self._members.assign(handle, assignment)
         left = [self._members.handles[m] for m in self._ranks if m not in answer.ranks]
@@ -269,7 +274,8 @@ class Controller:
             self._charged += 1
         self._generation, self._ranks = generation, answer.ranks
         self._last_step_at = time.monotonic()
-        self._chronicle.regroups(answer, handles, generation, self._last_step)
+        spares = len(self._view().ready())
+        self._chronicle.regroups(answer, handles, generation, self._last_step, spares)
         for handle in left:
             if handle.id not in self._suspects:
                 self._members.kill(handle)

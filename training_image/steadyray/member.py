@@ -48,6 +48,8 @@ class Assignment:
     """Rank that has the newest state; None: rank 0 loads the newest checkpoint, or starts afresh."""
     receivers: tuple[int, ...]
     parent: str | None = None
+    checkpoint_age: float = 0.0
+    """Seconds since the last checkpoint: frequent recoveries must not put off the next one."""
 
 
 class MemberSession:
@@ -68,6 +70,7 @@ class MemberSession:
         self._leave_at = 0
         self._leaving = False
         self._parent: str | None = None
+        self._checkpointed = time.monotonic()
         self._step_began: float | None = None
         self._phase_began = 0.0
         self._news = False
@@ -98,6 +101,7 @@ class MemberSession:
         r = assignment.rendezvous
         self._set(state=MemberState.FORMING, generation=r.generation, rank=r.rank, stage=0, lost_peer="")
         self._parent = assignment.parent or self._parent
+        self._checkpointed = time.monotonic() - assignment.checkpoint_age
         store = self._stores.pop(r.generation, None)
         if r.world_size > 1:
             with self._condition:
@@ -125,6 +129,11 @@ class MemberSession:
     def _load(self, state: State) -> None:
         loaded = checkpoint.load_newest(self.settings.root) if self.settings.root else None
         if loaded is None:
+            if not state.clean:
+                raise ValueError(
+                    f"step {state.step + 1} was torn between two changes of the state, and there is no "
+                    "checkpoint to go back to: set copy_steps=True in steadyray.State, or give the run a storage"
+                )
             return
         for name, reason in loaded.set_aside:
             self.note("set-aside", id=name, reason=reason)
@@ -179,8 +188,8 @@ class MemberSession:
             self._parent = str(data["id"])
         self.note("saved" if "id" in data else "save-failed", **data)
 
-    def checkpoint_parent(self) -> str | None:
-        return self._parent
+    def last_checkpoint(self) -> tuple[str | None, float]:
+        return self._parent, self._checkpointed
 
     def total_steps(self, total: int) -> None:
         self._set(total_steps=total)

@@ -22,6 +22,8 @@ from steadyray import contract
 from steadyray.rundir import encode, write_atomic
 
 WRITE_SECONDS = 1.0
+TRAIN = "train"
+"""The phase in which steps are expected."""
 
 
 class _Reporter:
@@ -31,7 +33,7 @@ class _Reporter:
         self.attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
         self.rank = int(os.environ.get("RANK") or "0")
         self.world_size = int(os.environ.get("WORLD_SIZE") or "1")
-        self.phase = "train"
+        self.phase = TRAIN
         self.last: contract.Progress | None = None
         self._written = 0.0
         self._previous: tuple[int, float] | None = None
@@ -92,14 +94,14 @@ def step(step: int, *, total: int | None = None, loss: float | None = None, **me
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
     """Work between steps, such as evaluation, that must not be taken for a hang."""
-    _enter(name)
+    enter(name)
     try:
         yield
     finally:
-        _enter("train")
+        enter(TRAIN)
 
 
-def _enter(name: str) -> None:
+def enter(name: str) -> None:
     with contextlib.suppress(Exception):
         reporter = _get()
         reporter.phase = name

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from steadyray import contract
-from steadyray.checkpoint import Loaded, load_newest
+from steadyray.checkpoint import load_newest
 from steadyray.state import State
 
 
@@ -59,7 +60,8 @@ class Session(Protocol):
 
     def saved_checkpoint(self, **data: object) -> None: ...
 
-    def checkpoint_parent(self) -> str | None: ...
+    def last_checkpoint(self) -> tuple[str | None, float]:
+        """Id of the newest checkpoint of this lineage, and the monotonic time from which its age counts."""
 
     def total_steps(self, total: int) -> None: ...
 
@@ -80,14 +82,19 @@ class LocalSession:
         if self._joined:
             return None
         self._joined = True
-        loaded = self._load()
-        if loaded is not None:
-            state.load_state_dict(loaded.state)
-            self._parent = loaded.id
-        return Place(rank=_env("RANK", 0), world_size=_env("WORLD_SIZE", 1))
+        place = Place(rank=_env("RANK", 0), world_size=_env("WORLD_SIZE", 1))
+        if place.rank == 0:  # the others get its state when they meet
+            self._load(state)
+        return place
 
-    def _load(self) -> Loaded | None:
-        return load_newest(self.settings.root) if self.settings.root else None
+    def _load(self, state: State) -> None:
+        loaded = load_newest(self.settings.root) if self.settings.root else None
+        if loaded is None:
+            return
+        for name, reason in loaded.set_aside:
+            print(f"steadyray: checkpoint {name} is bad and was set aside: {reason}", flush=True)
+        state.load_state_dict(loaded.state)
+        self._parent = loaded.id
 
     def begin_step(self, step: int) -> None: ...
 
@@ -98,17 +105,23 @@ class LocalSession:
 
         progress.step(step, total=self._total, loss=loss, **metrics)
 
-    def phase(self, name: str | None, patience: float) -> None: ...
+    def phase(self, name: str | None, patience: float) -> None:
+        from steadyray import progress
+
+        progress.enter(name or progress.TRAIN)
 
     def left(self, error: BaseException | None, state: State) -> None:
         if error is not None:
             raise error
 
     def saved_checkpoint(self, **data: object) -> None:
-        self._parent = str(data["id"])
+        if "id" in data:
+            self._parent = str(data["id"])
+        else:
+            print(f"steadyray: {data['error']}", flush=True)
 
-    def checkpoint_parent(self) -> str | None:
-        return self._parent
+    def last_checkpoint(self) -> tuple[str | None, float]:
+        return self._parent, time.monotonic()
 
     def total_steps(self, total: int) -> None:
         self._total = total

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,6 +28,15 @@ class Stateful(Protocol):
 
 class ShardedStateError(ValueError):
     """The state is divided over the ranks; a living peer then holds no full copy of it."""
+
+
+_SHARDED = frozenset(
+    {"ShardedTensor", "FlatParameter", "FullyShardedDataParallel", "ZeroRedundancyOptimizer"}
+)
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    return hasattr(tensor, "full_tensor") or type(tensor).__name__ in _SHARDED
 
 
 class State:
@@ -65,15 +75,17 @@ class State:
 
     def _refuse_shards(self) -> None:
         for name, part in self.parts.items():
-            if not isinstance(part, nn.Module):
-                continue
-            for key, tensor in [*part.named_parameters(), *part.named_buffers()]:
-                if hasattr(tensor, "full_tensor") or type(tensor).__name__ == "ShardedTensor":
-                    raise ShardedStateError(
-                        f"{name}.{key} is sharded ({type(tensor).__name__}). steadyray.generations works on "
-                        "state that every rank holds in full (DDP); sharded state is not supported yet. Keep "
-                        "your own launcher and report with steadyray.progress instead"
-                    )
+            sharded = type(part).__name__ if type(part).__name__ in _SHARDED else ""
+            if isinstance(part, nn.Module):
+                tensors = [*part.named_parameters(), *part.named_buffers()]
+                found = [(key, type(t).__name__) for key, t in tensors if _is_sharded(t)]
+                name, sharded = (f"{name}.{found[0][0]}", found[0][1]) if found else (name, sharded)
+            if sharded:
+                raise ShardedStateError(
+                    f"{name} is sharded ({sharded}). steadyray.generations works on state that every rank "
+                    "holds in full (DDP); sharded state is not supported yet. Keep your own launcher and "
+                    "report with steadyray.progress instead"
+                )
 
     # --- one step ---------------------------------------------------------------------------------
     def begin_step(self) -> None:
@@ -123,11 +135,11 @@ class State:
 
 
 def clone(state: StateDict, device: str | None = None) -> StateDict:
-    """A deep copy of the tensors in `state`; on the CPU when `device` says so."""
+    """A deep copy of `state`; its tensors on the CPU when `device` says so."""
 
     def copy(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
-            return leaf
+            return deepcopy(leaf)
         leaf = leaf.detach()
         return leaf.to(device, copy=True) if device else leaf.clone()
 
