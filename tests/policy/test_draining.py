@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -106,3 +107,10 @@ def test_whatever_is_seen_a_removal_moves_legally_and_ends_a_node_at_most_once(
 def test_every_state_but_the_first_is_reached_and_every_one_but_the_last_is_left() -> None:
     assert {after for _, after in TRANSITIONS} == set(S) - {S.REQUESTED}
     assert {before for before, _ in TRANSITIONS} == set(S) - FINAL
+
+
+def test_the_document_has_each_move_of_a_removal_with_its_reason() -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs/states.md").read_text()
+    section = document.split("## Removal of a node")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{before}` | `{after}` | {why} |" for (before, after), why in TRANSITIONS.items()]
