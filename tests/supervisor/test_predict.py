@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import torch
-from conftest import Desk
-
-from ops.adapters.run_store import open_store
 from steadyray import models
+
+from conftest import Desk
+from ops.adapters.run_store import open_store
 
 RECIPE = {
     "data": {"name": "linear", "options": {"samples": 100, "inputs": 2}},
