@@ -1,6 +1,6 @@
 """The states of a run and the legal moves between them, each with the reason why it exists.
 
-`ops.supervise` refuses a move that is not in the table; docs/states.md shows it to people.
+A move that is not in the table is a bug, which `ops.supervise` shows. docs/states.md has it for people.
 """
 
 from __future__ import annotations
