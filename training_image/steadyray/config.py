@@ -146,7 +146,7 @@ def _explain(source: str, error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "recipe"
     if error["type"] != "extra_forbidden":
         return f"{source}: {where}: {error['msg']}"
-    nearest = difflib.get_close_matches(str(error["loc"][-1]), _keys(error["loc"][:-1]), n=1)
+    nearest = difflib.get_close_matches(str(error["loc"][-1]), _keys(error["loc"][:-1]), n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {', '.join(_keys(error['loc'][:-1]))}"
     return f"{source}: unknown key {where!r}{hint}"
 
