@@ -73,12 +73,13 @@ def main() -> None:
     }
     # Ray's sockets lie below this folder, and their paths must be short.
     temporary = tempfile.mkdtemp(prefix="sr-", dir="/tmp")
-    ray.init(
-        num_cpus=settings["cpus"],
-        include_dashboard=False,
-        object_store_memory=80 * 2**20,
-        _temp_dir=temporary,
-    )
+    if "RAY_ADDRESS" not in os.environ:  # in a job of a cluster it is set
+        ray.init(
+            num_cpus=settings["cpus"],
+            include_dashboard=False,
+            object_store_memory=80 * 2**20,
+            _temp_dir=temporary,
+        )
     smallest, largest = settings["workers"]
     try:
         result = steadyray.run(

@@ -64,6 +64,33 @@ def test_both_ranks_killed_at_once_go_on_from_the_last_checkpoint(
     assert training.progress()["world_size"] == 2
 
 
+@pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
+def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
+    start_training: StartTraining, damage: str
+) -> None:
+    training = start_training(steps=STEPS, checkpoint_steps=40)
+    training.wait_for(lambda p: p["spares"] >= 1 and (p["checkpoint_step"] or 0) >= 80)
+    newest = max((training.root / "checkpoints").glob("*-0001-0001/MANIFEST.json")).parent
+    hurt(newest / "state.pt", damage)
+    for pid in training.pids(training.progress()).values():
+        os.kill(pid, signal.SIGKILL)
+    assert_whole(training, training.finish())
+    [set_aside] = training.events("CheckpointSetAside")
+    assert set_aside["data"]["id"] == newest.name
+    [loaded] = training.events("CheckpointLoaded")
+    assert loaded["data"]["step"] == int(newest.name[:10]) - 40
+    assert (training.root / "checkpoints/set-aside" / newest.name / "state.pt").exists()
+
+
+def hurt(path: Path, damage: str) -> None:
+    content = bytearray(path.read_bytes())
+    if damage == "truncated":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_frozen_rank_is_named_its_stacks_are_saved_and_it_is_replaced(
     start_training: StartTraining, unhurt_losses: dict[int, float], rank: int
