@@ -108,6 +108,7 @@ class RayHttp:
             "node_id": job.driver_node,
             "filename": f"job-driver-{submission_id}.log",
             "lines": str(lines),
+            "filter_ansi_code": "true",
         }
         try:
             response = self._request("GET", "/api/v0/logs/file", params=query)

@@ -58,7 +58,8 @@ def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Ev
     if fact.source == "exception":
         message = f"{message} {_headline(fact.text)}"
     elif fact.source == "exit":
-        message = f"{message} Exit code {fact.text}{_last_words(evidence)}."
+        spoke = "" if rule.failure_class is F.UNKNOWN else _last_words(evidence)
+        message = f"{message} Exit code {fact.text}{spoke}."
     shown = replace(fact, text=_around(fact.text, match))
     return Verdict(
         rule.failure_class,
