@@ -13,7 +13,7 @@ import traceback
 import typer
 from typer.exceptions import Abort, TyperException
 
-from ops.cli import cluster, job, node, report
+from ops.cli import bench, cluster, job, node, report
 from ops.config import home
 from ops.errors import OpsError
 from ops.output import note
@@ -31,9 +31,8 @@ app = typer.Typer(
 )
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(node.app, name="node")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
+app.add_typer(bench.app, name="bench")
 app.command("report")(report.report)
 
 
