@@ -68,6 +68,10 @@ test-cluster: setup ## Local clusters: up, down, scale, drain, head restart, lef
 test-supervisor: setup ## Supervisor on real clusters: driver, head and whole cluster lost
 	@scripts/test supervisor
 
+.PHONY: test-demo
+test-demo: setup ## The demonstration as it is, and interrupted in the middle
+	@scripts/test demo
+
 .PHONY: test-pythons
 test-pythons: ## The pure parts on each of Python 3.11, 3.12 and 3.13 that is found
 	@scripts/test-pythons
