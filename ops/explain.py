@@ -11,7 +11,7 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import FailureClass
 
-from ops.errors import ClusterError, NotFoundError
+from ops.errors import ClusterError, NotFoundError, StoreError
 from ops.policy.model import RunState
 from ops.policy.resubmission import state_of
 from ops.policy.treatments import TREATMENTS
@@ -20,6 +20,7 @@ from ops.submission import read_spec
 from ops.supervise import Supervisor
 
 LOG_PAUSE_SECONDS = 1.0
+SUMMARY = ("name", "state", "attempt", "step", "cluster", "message")
 
 
 def read(store: RunStore, path: str) -> dict[str, Any]:
@@ -65,8 +66,12 @@ def status(store: RunStore) -> dict[str, Any]:
 
 
 def summary(store: RunStore) -> dict[str, Any]:
-    full = status(store)
-    return {k: full[k] for k in ("name", "state", "attempt", "step", "cluster", "message")}
+    try:
+        full = status(store)
+    except StoreError as error:  # one damaged run must not hide the others
+        name = store.url.rstrip("/").rsplit("/", 1)[-1]
+        full = dict.fromkeys(SUMMARY) | {"name": name, "state": "Damaged", "message": str(error)}
+    return {k: full[k] for k in SUMMARY}
 
 
 def _unfinished(store: RunStore, attempt: int) -> RunState:

@@ -11,7 +11,7 @@ from steadyray import contract
 from steadyray.contract import EventKind
 
 from ops import packing
-from ops.errors import NotFoundError, RefusedError, UsageError
+from ops.errors import NotFoundError, RefusedError, StoreError, UsageError
 from ops.policy.model import FINAL, Action, PastAction, RunState
 from ops.policy.redaction import redact
 from ops.ports import Clock, RunStore
@@ -103,8 +103,18 @@ def _refuse_other(store: RunStore, old: RunSpec, new: RunSpec) -> None:
 
 
 def read_spec(store: RunStore) -> RunSpec | None:
+    """None where there is none. Raises StoreError for one that cannot be read."""
     data = store.get(contract.SPEC)
-    return RunSpec.model_validate(json.loads(data)) if data else None
+    if data is None:
+        return None
+    try:
+        return RunSpec.model_validate(json.loads(data))
+    except ValueError as error:  # pydantic's and json's errors are ValueErrors
+        why = str(error).splitlines()[0]
+        raise StoreError(
+            f"{store.url}/{contract.SPEC} is damaged: {why}",
+            hint="the run cannot be continued; its checkpoints are whole",
+        ) from error
 
 
 def find_spec(store: RunStore, name: str) -> RunSpec:

@@ -139,7 +139,7 @@ def supervise(name: NameArgument) -> None:
 def list_runs(output: Output = Format.TABLE) -> None:
     """All runs with their state. Examples: `steadyray job list` and `steadyray job list -o json`."""
     rows = [explaining.summary(open_store(runs_root(), name)) for name in run_names(runs_root())]
-    show(rows, output, ("name", "state", "attempt", "step", "cluster", "message"))
+    show(rows, output, explaining.SUMMARY)
 
 
 @app.command()
@@ -178,8 +178,10 @@ def stop(name: NameArgument) -> None:
         note(f"run {name} is already finished ({state})")
         return
     Recorder(store, SystemClock()).create(contract.STOP_REQUEST, {"time": SystemClock().now()})
+    last = ""
     for tick in ticks(_supervisor(name, store)):
-        note(tick.snapshot.message)
+        if tick.snapshot.message != last:
+            note(last := tick.snapshot.message)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""A saved model is used by `steadyray job predict`, from the run directory alone."""
+"""Commands that work from the run directory alone: predict, list, status."""
 
 from __future__ import annotations
 
@@ -44,3 +44,14 @@ def test_a_run_without_a_model_says_so(tmp_path: Path) -> None:
     answer = desk.run("job", "predict", "young")
     assert answer.returncode == 1
     assert "has left no model.pt" in answer.stderr
+
+
+def test_a_damaged_run_is_listed_as_damaged_and_hides_no_other(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, tmp_path / "home", "none")
+    for name, text in (("broken", b"{"), ("empty", b"{}")):
+        open_store(str(desk.home / "runs"), name).put("spec.json", text)
+    rows = json.loads(desk.run("job", "list", "-o", "json").stdout)
+    assert [(r["name"], r["state"]) for r in rows] == [("broken", "Damaged"), ("empty", "Damaged")]
+    answer = desk.run("job", "status", "broken")
+    assert answer.returncode == 1
+    assert "is damaged" in answer.stderr
