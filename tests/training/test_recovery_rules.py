@@ -28,7 +28,7 @@ from steadyray.recovery import (
     Wait,
     decide,
 )
-from steadyray.report import STAGES, MemberError, MemberState, Report
+from steadyray.messages import STAGES, MemberError, MemberState, Report
 
 NOW = 1000.0
 DATA, FORWARD, REDUCE, UPDATE = range(len(STAGES))

@@ -10,8 +10,8 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 from steadyray.members import Handle, Members
+from steadyray.messages import STAGES, MemberState
 from steadyray.recovery import Break, Loss, Regroup
-from steadyray.report import STAGES, MemberState
 from steadyray.rundir import RunWriter
 
 WRITE_SECONDS = 1.0

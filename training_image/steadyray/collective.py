@@ -20,6 +20,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from steadyray.messages import Rendezvous
+
 FORMING_TIMEOUT = timedelta(seconds=20)
 """Rendezvous takes 0.03 to 0.5 s here; the driver ends one that waits for a lost rank much earlier."""
 
@@ -33,18 +35,6 @@ _LOST_PEER = re.compile(
 
 class GroupLeft(Exception):
     """Raised in a rank that was asked to leave its generation at a step boundary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """Where the ranks of one generation meet. `host` and `port` are rank 0's store."""
-
-    generation: int
-    rank: int
-    world_size: int
-    host: str
-    port: int
-    backend: str = "gloo"
 
 
 def open_store(node_ip: str) -> dist.TCPStore:
@@ -89,8 +79,8 @@ class Group:
         r = self.rendezvous
         prefix = dist.PrefixStore(f"ports/{r.generation}", store)
         prefix.set(str(r.rank), ",".join(map(str, own)))
-        for rank in range(r.world_size):
-            self._peers |= {int(port) for port in prefix.get(str(rank)).decode().split(",") if port}
+        told = [prefix.get(str(rank)).decode() for rank in range(r.world_size)]
+        self._peers = {int(port) for ports in told for port in ports.split(",") if port}
 
     def abort(self) -> None:
         """From another thread: make whatever collective this rank waits in fail now."""
@@ -101,10 +91,18 @@ class Group:
             if self.rendezvous.backend == "nccl" and dist.is_initialized():
                 dist.distributed_c10d._abort_process_group()
                 return
-            for s in _sockets() - self._before:
-                forming = not self._peers
-                if not s.listening and (forming or {s.port, s.remote_port} & self._peers):
-                    _shut_down(s.fd)
+            for s in self._own_sockets():
+                _shut_down(s.fd)
+
+    def _own_sockets(self) -> set[_Socket]:
+        """The group's connections. While it forms the peers' ports are unknown: all new ones are taken for
+        its own, and those to the store, which rank 0 has opened before the group began."""
+        forming, store = not self._peers, {self.rendezvous.port}
+        found = {s for s in _sockets() if not s.listening}
+        new = found - self._before
+        if forming:
+            return new | {s for s in found if {s.port, s.remote_port} & store}
+        return {s for s in new if {s.port, s.remote_port} & self._peers}
 
     @property
     def aborted(self) -> bool:

@@ -12,10 +12,9 @@ from typing import Any
 
 from steadyray import contract
 from steadyray.chronicle import Chronicle
-from steadyray.collective import Rendezvous
 from steadyray.contract import FailureClass
-from steadyray.member import Assignment
 from steadyray.members import Handle, Members
+from steadyray.messages import Assignment, MemberError, MemberState, Rendezvous
 from steadyray.recovery import (
     FREE,
     Abort,
@@ -34,7 +33,6 @@ from steadyray.recovery import (
     Wait,
     decide,
 )
-from steadyray.report import MemberError, MemberState
 
 SUSPECT_SECONDS = 2.0
 """A rank that was replaced as hung and comes back within this time was only slow: it becomes a spare."""

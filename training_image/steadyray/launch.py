@@ -17,7 +17,7 @@ from steadyray.recovery import Patience
 from steadyray.rundir import RunWriter
 
 if TYPE_CHECKING:
-    from steadyray.member import Train
+    from steadyray.actor import Train
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
     from steadyray.chronicle import Chronicle
     from steadyray.group import Controller, Plan, TrainingFailed
     from steadyray.members import Members, Shape
-    from steadyray.session import Settings
+    from steadyray.messages import Settings
 
     smallest, largest = (workers, workers) if isinstance(workers, int) else workers
     if not 1 <= smallest <= largest:

@@ -1,55 +1,29 @@
-"""One process of the group: a rank, or a warm spare that waits to become one.
+"""The session of one process of the group: a rank, or a warm spare that waits to become one.
 
-The user's `train` runs in a thread of its own and meets the driver in `MemberSession`; the actor's other
-threads answer the driver (group.py), also while training waits in a collective. When the training thread
-hangs the answers go on; when the process is frozen they stop: the driver tells the two apart by that.
+The user's `train` runs in a thread of its own and meets the driver in `MemberSession`; the threads of the
+actor (actor.py) answer the driver (group.py), also while training waits in a collective. When the training
+thread hangs the answers go on; when the process is frozen they stop: the driver tells the two apart by that.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import os
-import signal
-import socket
 import statistics
-import sys
-import tempfile
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import ray
-import torch
 import torch.distributed as dist
 
-from steadyray import checkpoint, session
-from steadyray.collective import Group, GroupLeft, Rendezvous, open_store, receive_state, send_state
+from steadyray import checkpoint
+from steadyray.collective import Group, GroupLeft, open_store, receive_state, send_state
 from steadyray.contract import FailureClass
-from steadyray.report import STAGES, MemberError, MemberState, Report
-from steadyray.session import Place, Settings
+from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Report, Settings
+from steadyray.session import Place
 from steadyray.state import State, StateDict
-
-Train = Callable[[Any], Mapping[str, Any] | None]
-
-ORPHAN_SECONDS = 120.0
-"""A member whose driver has not asked for this long ends itself: it cannot be reached, or nobody is left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A place in the next generation, and where its state comes from."""
-
-    rendezvous: Rendezvous
-    source: int | None
-    """Rank that has the newest state; None: rank 0 loads the newest checkpoint, or starts afresh."""
-    receivers: tuple[int, ...]
-    parent: str | None = None
-    checkpoint_age: float = 0.0
-    """Seconds since the last checkpoint: frequent recoveries must not put off the next one."""
 
 
 class MemberSession:
@@ -132,7 +106,7 @@ class MemberSession:
             if not state.clean:
                 raise ValueError(
                     f"step {state.step + 1} was torn between two changes of the state, and there is no "
-                    "checkpoint to go back to: set copy_steps=True in steadyray.State, or give the run a storage"
+                    "checkpoint to go back to: set copy_steps=True in steadyray.State, or give the run storage"
                 )
             return
         for name, reason in loaded.set_aside:
@@ -265,58 +239,6 @@ class MemberSession:
     @property
     def unheard_seconds(self) -> float:
         return time.monotonic() - self._heard
-
-
-class Member:
-    """The actor around a MemberSession; group.py makes it with `ray.remote`."""
-
-    def __init__(self, settings: Settings) -> None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
-        self._session = MemberSession(settings, ray.util.get_node_ip_address())
-        session.set_current(self._session)
-        signal.signal(signal.SIGTERM, self._session.on_terminate)
-        threading.Thread(target=self._watch_driver, name="steadyray-orphan", daemon=True).start()
-
-    def start(self, train: Train, config: Any) -> dict[str, Any]:
-        """Begin the user's training; it runs up to `generations()` and waits there for a place."""
-        threading.Thread(target=self._run, args=(train, config), name="steadyray-train", daemon=True).start()
-        node = ray.get_runtime_context().get_node_id()
-        return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
-
-    def _run(self, train: Train, config: Any) -> None:
-        torch.manual_seed(self._session.settings.seed)
-        try:
-            self._session.returned(train(config))
-        except BaseException as error:  # noqa: BLE001  SystemExit in a thread would vanish without a word
-            self._session.raised(error)
-
-    def poll(self, wait: float) -> Report:
-        return self._session.poll(wait)
-
-    def offer_store(self, generation: int) -> tuple[str, int]:
-        return self._session.offer_store(generation)
-
-    def assign(self, assignment: Assignment) -> None:
-        self._session.assign(assignment)
-
-    def leave(self, generation: int, now: bool) -> None:
-        self._session.leave(generation, now)
-
-    def end(self) -> None:
-        self._session.end()
-
-    def stacks(self) -> str:
-        """Stacks of all threads of this process, for a rank that still answers."""
-        with tempfile.TemporaryFile("w+") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            return file.read()
-
-    def _watch_driver(self) -> None:
-        while self._session.unheard_seconds < ORPHAN_SECONDS:
-            threading.Event().wait(ORPHAN_SECONDS / 10)
-        print("steadyray: no word from the driver, leaving", file=sys.stderr, flush=True)
-        os._exit(1)
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -18,11 +18,10 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from steadyray.actor import Member, Train
 from steadyray.guard import Guard
-from steadyray.member import Assignment, Member, Train
+from steadyray.messages import Assignment, MemberError, MemberState, Report, Settings
 from steadyray.recovery import MemberView
-from steadyray.report import MemberState, Report
-from steadyray.session import Settings
 
 POLL_SECONDS = 0.2
 WORKER_RESOURCE = "steadyray_worker"
@@ -243,7 +242,5 @@ def _first_reason(text: str) -> str:
 
 
 def _start_error(error: RayTaskError) -> Any:
-    from steadyray.report import MemberError
-
     cause = error.cause or error
     return MemberError(type(cause).__name__, str(cause)[:2000], str(error)[-20_000:])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from steadyray.contract import Depth, FailureClass
-from steadyray.report import WAITING_STAGES, MemberState, Report
+from steadyray.messages import WAITING_STAGES, MemberState, Report
 
 FREE = frozenset({FailureClass.PREEMPTED, FailureClass.MAINTENANCE})
 """Losses that are nobody's fault and spend no budget."""

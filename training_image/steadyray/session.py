@@ -14,6 +14,7 @@ from typing import Protocol
 
 from steadyray import contract
 from steadyray.checkpoint import load_newest
+from steadyray.messages import Settings
 from steadyray.state import State
 
 
@@ -26,18 +27,6 @@ class Place:
     world_size: int = 1
     local: bool = True
     """Whether the process group belongs to the launcher (torchrun) and not to us."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the checkpoints and the random numbers of a run need to know; the same on every rank."""
-
-    root: Path | None = None
-    attempt: int = 1
-    seed: int = 0
-    checkpoint_seconds: float | None = 30.0
-    checkpoint_steps: int | None = None
-    keep_checkpoints: int = 3
 
 
 class Session(Protocol):

@@ -1,12 +1,50 @@
-"""What a member of the group tells its driver in each answer to `poll`. Plain data, no torch."""
+"""What driver and members tell each other. Plain data, no torch: the driver imports it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from steadyray.contract import FailureClass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the checkpoints and the random numbers of a run need to know; the same on every rank."""
+
+    root: Path | None = None
+    attempt: int = 1
+    seed: int = 0
+    checkpoint_seconds: float | None = 30.0
+    checkpoint_steps: int | None = None
+    keep_checkpoints: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of one generation meet. `host` and `port` are rank 0's store."""
+
+    generation: int
+    rank: int
+    world_size: int
+    host: str
+    port: int
+    backend: str = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A place in the next generation, and where its state comes from."""
+
+    rendezvous: Rendezvous
+    source: int | None
+    """Rank that has the newest state; None: rank 0 loads the newest checkpoint, or starts afresh."""
+    receivers: tuple[int, ...]
+    parent: str | None = None
+    checkpoint_age: float = 0.0
+    """Seconds since the last checkpoint: frequent recoveries must not put off the next one."""
 
 
 class MemberState(StrEnum):
