@@ -27,9 +27,11 @@ from ops.adapters.local_processes import MARKER
 
 RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
 CLUSTER = "demo"
-EPOCHS = 55
-"""About two minutes. After a fault the group is whole again once the next spare has started, 10 s later."""
+OVERRIDES = ("epochs=55", "workers.min=2")
+"""About 100 s of steps. With two workers at least, a slow machine makes none while it waits for a new one."""
 STEPS_BETWEEN_FAULTS = 60
+STEPS_WITHOUT_SPARE = 180
+"""So long a fault waits for a warm spare; then it comes all the same, and the group waits for a process."""
 
 Progress = dict[str, Any]
 
@@ -91,9 +93,7 @@ class Saboteur:
         step = 0
         while self.left and not self.done.wait(0.2):
             progress = self.progress()
-            if progress is None or progress["step"] < step + STEPS_BETWEEN_FAULTS or not is_whole(progress):
-                continue
-            if self.harm(progress):
+            if progress and is_whole(progress) and is_time(progress, since=step) and self.harm(progress):
                 step = progress["step"]
 
     def harm(self, progress: Progress) -> bool:
@@ -119,6 +119,11 @@ def is_whole(progress: Progress) -> bool:
     return len(ranks) > 1 and not progress["message"] and all(runs(rank["pid"]) for rank in ranks)
 
 
+def is_time(progress: Progress, since: int) -> bool:
+    steps: int = progress["step"] - since
+    return steps >= (STEPS_BETWEEN_FAULTS if progress["spares"] else STEPS_WITHOUT_SPARE)
+
+
 def runs(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
@@ -133,7 +138,7 @@ def main() -> int:
     run = config.home() / "runs" / run_name
     words = (
         str(RECIPE.relative_to(Path.cwd())),
-        f"epochs={EPOCHS}",
+        *OVERRIDES,
         "--name",
         run_name,
         "--cluster",
