@@ -33,7 +33,7 @@ from ops.ports import JobRequest
 
 SCRIPTS = render.CLUSTER_FOLDER.parent / "training_image" / "bench"
 CLUSTER = "bench"
-READY_SECONDS = 120.0
+READY_SECONDS = 240.0
 """Patience for a training that starts or becomes whole again, and for nodes that come back."""
 LOOK_SECONDS = 0.02
 T = TypeVar("T")

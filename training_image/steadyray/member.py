@@ -106,7 +106,7 @@ class MemberSession:
             if not state.clean:
                 raise ValueError(
                     f"step {state.step + 1} was torn between two changes of the state, and there is no "
-                    "checkpoint to go back to: set copy_steps=True in steadyray.State, or give the run storage"
+                    "checkpoint to go back to: set steadyray.State(copy_steps=True), or give the run storage"
                 )
             return
         for name, reason in loaded.set_aside:
