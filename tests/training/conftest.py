@@ -17,6 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+HOLD_AT = 15
+"""Step at which a training waits for the test, so that a slow machine does not end it before it is hurt."""
+
 DRIVER = Path(__file__).with_name("hurt_driver.py")
 PATIENCE_SECONDS = 150.0
 """For whatever the tests wait for; several Ray clusters may share two cores."""
@@ -47,13 +50,23 @@ class Training:
     def pids(self, progress: dict[str, Any]) -> dict[int, int]:
         return {rank["rank"]: rank["pid"] for rank in progress["ranks"]}
 
-    def signal_rank(self, rank: int, number: signal.Signals, *, spares: int = 1, step: int = 15) -> None:
-        """Hurt a rank once `step` steps are done and so many spares are warm."""
-        ready = self.wait_for(lambda p: p["step"] >= step and p["spares"] >= spares)
-        os.kill(self.pids(ready)[rank], number)
+    @property
+    def gate(self) -> Path:
+        """The training pauses at step HOLD_AT until this file is there."""
+        return self.root.with_suffix(".go")
+
+    def ready(self, spares: int = 1) -> dict[int, int]:
+        """Pids by rank once so many spares are warm and steps are being made again."""
+        self.wait_for(lambda p: p["step"] >= HOLD_AT and p["spares"] >= spares)
+        self.gate.touch()
+        return self.pids(self.wait_for(lambda p: p["step"] > HOLD_AT))
+
+    def signal_rank(self, rank: int, number: signal.Signals, *, spares: int = 1) -> None:
+        os.kill(self.ready(spares)[rank], number)
 
     def finish(self) -> dict[str, Any]:
         """Wait for the end; the result that the driver printed. Fails where it did not succeed."""
+        self.gate.touch()
         output = self.output()
         assert self.process.returncode == 0, output[-6000:]
         lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
@@ -68,6 +81,7 @@ class Training:
         return dict(json.loads(lines[-1].removeprefix("RESULT ")))
 
     def output(self) -> str:
+        self.gate.touch()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(PATIENCE_SECONDS)
         if self.process.poll() is None:
@@ -108,6 +122,7 @@ def start_training(tmp_path: Path) -> Iterator[StartTraining]:
 
     def start(*, name: str = "run", **settings: Any) -> Training:
         root = tmp_path / name
+        settings = {"hold": [HOLD_AT, str(root.with_suffix(".go"))], **settings}
         environment = {
             **os.environ,
             "RAY_AUTH_MODE": "disabled",

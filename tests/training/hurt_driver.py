@@ -29,6 +29,9 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
         with generation:
             ddp = generation.wrap(model)
             for step in generation.steps(sampler):
+                if step.number == config.get("hold", [-1])[0]:
+                    with generation.phase("hold", patience=300):
+                        wait_for(config["hold"][1])
                 if step.number == 30 and config.get("phase_seconds"):
                     with generation.phase("eval", patience=60):
                         time.sleep(config["phase_seconds"] * generation.rank)
@@ -40,6 +43,11 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
                 go_wrong(config, generation.rank, step.number)
                 step.commit()
     return {"loss": float(((model.eval()(x) - y) ** 2).mean().detach()), "seen": sampler.position}
+
+
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.02)
 
 
 def go_wrong(config: dict[str, Any], rank: int, step: int) -> None:

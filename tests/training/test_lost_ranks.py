@@ -50,17 +50,20 @@ def test_a_killed_rank_is_replaced_by_the_spare_and_the_loss_curve_stays_bit_equ
     assert {e["data"]["failure_class"] for e in training.events("RankLost")} == {"WorkerCrash"}
 
 
-def test_both_ranks_killed_at_once_go_on_from_the_last_checkpoint(
-    start_training: StartTraining, unhurt_losses: dict[int, float]
-) -> None:
+def test_both_ranks_killed_at_once_go_on_from_the_last_checkpoint(start_training: StartTraining) -> None:
     training = start_training(steps=STEPS)
-    ready = training.wait_for(lambda p: p["step"] >= 45 and p["spares"] >= 1 and p["checkpoint_step"])
-    for pid in training.pids(ready).values():
+    pids = training.ready()
+    saved = training.wait_for(lambda p: p["checkpoint_step"])["checkpoint_step"]
+    for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     assert_whole(training, training.finish())
     recovery = training.recovered()[0]
     assert recovery["depth"] == "reload"
-    assert recovery["steps_redone"] <= 40, "checkpoints are 20 steps apart, one may be in the making"
+    [loaded] = training.events("CheckpointLoaded")
+    assert loaded["data"]["step"] >= saved
+    steps = [e["data"] for e in training.events("StepsDone")]
+    last = max(e["to_step"] for e in steps if e["from_step"] < loaded["data"]["step"] + 1)
+    assert recovery["steps_redone"] <= max(last, loaded["data"]["step"]) - loaded["data"]["step"] + 5
     assert training.progress()["world_size"] == 2
 
 
@@ -69,16 +72,19 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
     start_training: StartTraining, damage: str
 ) -> None:
     training = start_training(steps=STEPS, checkpoint_steps=40)
-    training.wait_for(lambda p: p["spares"] >= 1 and (p["checkpoint_step"] or 0) >= 80)
-    newest = max((training.root / "checkpoints").glob("*-0001-0001/MANIFEST.json")).parent
+    pids = training.ready()
+    training.wait_for(lambda p: (p["checkpoint_step"] or 0) >= 80)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)  # nothing is saved any more
+    parent, newest = sorted(p.parent for p in (training.root / "checkpoints").glob("*/MANIFEST.json"))[-2:]
     hurt(newest / "state.pt", damage)
-    for pid in training.pids(training.progress()).values():
+    for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     assert_whole(training, training.finish())
     [set_aside] = training.events("CheckpointSetAside")
     assert set_aside["data"]["id"] == newest.name
     [loaded] = training.events("CheckpointLoaded")
-    assert loaded["data"]["step"] == int(newest.name[:10]) - 40
+    assert loaded["data"]["id"] == parent.name
     assert (training.root / "checkpoints/set-aside" / newest.name / "state.pt").exists()
 
 
@@ -119,17 +125,16 @@ def test_a_rank_in_an_endless_loop_is_found_although_its_process_answers(
 
 
 def test_a_rank_killed_in_the_middle_of_a_recovery_is_recovered_from_too(
-    start_training: StartTraining, unhurt_losses: dict[int, float]
+    start_training: StartTraining,
 ) -> None:
     training = start_training(steps=STEPS, spares=2)
-    ready = training.wait_for(lambda p: p["step"] >= 15 and p["spares"] >= 2)
-    pids = training.pids(ready)
+    pids = training.ready(spares=2)
     os.kill(pids[1], signal.SIGKILL)
     # The next moment may lie before, in or after the new rendezvous; all of them must be survived.
     training.wait_for(lambda p: bool(p["message"]) or p["generation"] == 2)
     os.kill(pids[0], signal.SIGKILL)
     assert_whole(training, training.finish())
-    assert all(r["steps_redone"] <= 40 for r in training.recovered())
+    assert {0, 1} <= {rank for r in training.recovered() for rank in r["lost"]}
 
 
 def test_without_a_spare_fewer_ranks_go_on_at_once_and_the_group_grows_back(
