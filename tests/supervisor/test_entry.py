@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,8 +32,9 @@ def shipped(tmp_path: Path) -> Path:
 def start(entry: Path, run_dir: Path, attempt: int, *command: str) -> subprocess.Popen[str]:
     # -S: without the packages of this environment, as on an image that has no steadyray
     words = [sys.executable, "-S", str(entry), "run", str(attempt), str(run_dir), "--", *command]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("STEADYRAY")}
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=clean
     )
 
 
