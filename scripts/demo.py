@@ -114,9 +114,9 @@ class Saboteur:
 
 
 def is_whole(progress: Progress) -> bool:
-    """Two or more ranks, each in a process that runs, and nothing being mended: the fault before is over."""
+    """Two or more ranks, each in a process that runs: the fault before is over."""
     ranks = progress["ranks"]
-    return len(ranks) > 1 and not progress["message"] and all(runs(rank["pid"]) for rank in ranks)
+    return len(ranks) > 1 and all(runs(rank["pid"]) for rank in ranks)
 
 
 def is_time(progress: Progress, since: int) -> bool:
