@@ -16,7 +16,16 @@ import psutil
 from ops.adapters import local_cluster
 from ops.adapters.local_cluster import ClusterConnection
 from ops.bench import plan
-from ops.bench.desk import Broken, Training, node_of, submitted, supervised, wait_for, wait_for_nodes
+from ops.bench.desk import (
+    READY_SECONDS,
+    Broken,
+    Training,
+    node_of,
+    submitted,
+    supervised,
+    wait_for,
+    wait_for_nodes,
+)
 from ops.bench.results import BROKEN, NEVER, OVER, RECOVERED, Row
 from ops.bench.trace import Recovery, recovery, standstill
 from ops.errors import OpsError
@@ -177,16 +186,18 @@ class Measure:
     def _watch_head(self, training: Training, at: float, restarts: int) -> tuple[str, Recovery | None]:
         """The training may go on without a head, or trip over its return: watch until that is past."""
         back = 0.0
-        while time.time() < at + self.cut_seconds:
-            marks = training.marks()
+        while time.time() < at + READY_SECONDS + self.cut_seconds:
             if training.failed():
                 return NEVER, None
+            marks, now = training.marks(), time.time()
+            if now > marks[-1][0] + self.cut_seconds:
+                return OVER, None
             if not back and head_restarts(training.at.name, "running") > restarts:
-                back = time.time()
-            if back and time.time() > back + AFTER_HEAD_SECONDS and marks[-1][0] > back + 1:
-                return RECOVERED, standstill(marks, at, time.time())
+                back = now
+            if back and now > back + AFTER_HEAD_SECONDS and marks[-1][0] > back + 1:
+                return RECOVERED, standstill(marks, at, now)
             time.sleep(0.2)
-        return OVER, None
+        raise Broken("the head did not come back")
 
 
 def head_restarts(name: str, state: str | None = None) -> int:

@@ -105,6 +105,8 @@ class Chronicle:
         elif kind == "loaded":
             self.checkpoint = str(data["id"])
             self.generation_from = self._written_step = int(data["step"])
+            if self._incident is not None:
+                self._incident.from_step = int(data["step"])
             self._writer.event(EventKind.CHECKPOINT_LOADED, generation=generation, **data)
         elif kind == "set-aside":
             self.say(f"checkpoint {data['id']} is bad and was set aside: {data['reason']}")
