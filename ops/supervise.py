@@ -206,6 +206,7 @@ class Supervisor:
         attempt = max(1, view.attempt)
         if view.attempt == 0 and not self._lease(attempt):
             return  # another supervisor was faster; the next look shows its attempt
+        self._note_claimed(attempt)  # whoever made the lease may have been killed before it could say so
         cluster = self.gatherer.client()
         code = self.store.get(f"{contract.CODE}/{self.spec.code_hash}.zip")
         if code is None:
@@ -259,6 +260,10 @@ class Supervisor:
             "time": self.clock.now(),
         }
         won = self.record.create(contract.lease(attempt), lease)
+        self._note_claimed(attempt)
+        return won
+
+    def _note_claimed(self, attempt: int) -> None:
         self.record.attempt_event(
             K.ATTEMPT_CLAIMED,
             attempt,
@@ -266,7 +271,6 @@ class Supervisor:
             cluster=self.spec.cluster,
             submission_id=self.gatherer.id(attempt),
         )
-        return won
 
     def _finish(self, view: RunView, decision: Decision) -> None:
         verdict = decision.verdict

@@ -243,5 +243,6 @@ def test_a_supervisor_killed_at_any_write_leaves_a_run_that_the_next_one_complet
     assert result["attempt"] == 2, "one loss, one more attempt"
     kinds = world.kinds()
     assert kinds.count("RunFinished") == 1
+    assert kinds.count("AttemptClaimed") == 2
     assert kinds.count("AttemptSubmitted") == 2
     assert kinds.count("ActionTaken") == 1
