@@ -159,9 +159,13 @@ def test_explain_names_evidence_class_rule_decision_and_what_comes_next(desk: De
 
 @pytest.mark.ray
 def test_a_run_of_another_command_under_a_living_name_is_refused(desk: Desk, checkpointing: str) -> None:
-    watching = desk.start(*desk.job("taken"), checkpointing, "20")
+    gate = desk.directory("taken") / "gate"
+    gate.parent.mkdir(parents=True)
+    gate.write_text("1")
+    watching = desk.start(*desk.job("taken"), checkpointing, "3")
     driver_of(desk, "taken", 1)
     other = desk.run(*desk.job("taken"), checkpointing, "21")
+    gate.write_text("99")
     assert other.returncode == 3
     assert "is another command" in other.stderr
     watching.communicate(timeout=120)
