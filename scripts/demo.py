@@ -27,8 +27,8 @@ from ops.adapters.local_processes import MARKER
 
 RECIPE = Path(__file__).resolve().parents[1] / "training_image/recipes/digits.yaml"
 CLUSTER = "demo"
-OVERRIDES = ("epochs=55", "workers.min=2")
-"""About 100 s of steps. With two workers at least, a slow machine makes none while it waits for a new one."""
+OVERRIDES = ("epochs=45", "workers.min=2")
+"""About 85 s of steps. With two workers at least, a slow machine makes none while it waits for a new one."""
 STEPS_BETWEEN_FAULTS = 60
 STEPS_WITHOUT_SPARE = 180
 """So long a fault waits for a warm spare; then it comes all the same, and the group waits for a process."""
