@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from steadyray.contract import Depth, FailureClass
+from steadyray.messages import STAGES, MemberError, MemberState, Report
 from steadyray.recovery import (
     RULES,
     Abort,
@@ -28,7 +29,6 @@ from steadyray.recovery import (
     Wait,
     decide,
 )
-from steadyray.messages import STAGES, MemberError, MemberState, Report
 
 NOW = 1000.0
 DATA, FORWARD, REDUCE, UPDATE = range(len(STAGES))
