@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any
 import psutil
 
 from ops.bench import desk, memory, plan, recovery, start, throughput
-from ops.bench.desk import Broken
 from ops.bench.page import render_page
 from ops.bench.results import BROKEN, Results, Row
 from ops.config import home
+from ops.errors import OpsError
 
 SHARES = {plan.START: 4.0, plan.THROUGHPUT: 4.0, plan.MEMORY: 6.0, plan.RECOVERY: 21.0}
 """How the time is divided among the sections that are still to come; what one leaves goes to the next."""
@@ -87,15 +88,19 @@ def section_deadline(deadline: float | None, now: float, left: Sequence[str]) ->
 Measure = Callable[[plan.Unit, int], Generator[Row, None, None]]
 
 
-def _folder(number: int) -> Path:
-    return home() / "work" / f"bench-{os.getpid()}-{number}"
+def _folder(section: str, number: int) -> Path:
+    """Its name is the run's and the job's too, which must be new each time."""
+    return home() / "work" / f"{section}-{os.getpid()}-{number}"
 
 
 def _one(unit: plan.Unit, number: int, measure: Callable[[Path], Row]) -> Generator[Row, None, None]:
+    folder = _folder(unit.section, number)
     try:
-        yield measure(_folder(number))
-    except Broken as error:
-        yield Row(unit.section, unit.system, unit.cases[0], BROKEN, time=time.time(), note=str(error))
+        row = measure(folder)
+    except OpsError as error:
+        row = Row(unit.section, unit.system, unit.cases[0], BROKEN, time=time.time(), note=str(error))
+    shutil.rmtree(folder, ignore_errors=True)
+    yield row
 
 
 @contextlib.contextmanager
