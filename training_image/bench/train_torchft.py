@@ -46,8 +46,8 @@ def train(config: Any) -> None:
         timeout=timedelta(seconds=60),
         checkpoint_transport=PGTransport(group, timeout=timedelta(seconds=30), device=torch.device("cpu")),
     )
-    # One bucket: once one has failed, torchft 0.2.0's hook raises AssertionError for the next (`assert fut._fut`),
-    # the survivor dies too, and training starts over.
+    # One bucket: once one has failed, torchft 0.2.0's hook raises AssertionError for the next
+    # (`assert fut._fut`), the survivor dies too, and training starts over.
     ddp = DistributedDataParallel(manager, model, bucket_cap_mb=64)
     optimizer = Optimizer(manager, inner)
     x, y = measure.data()
