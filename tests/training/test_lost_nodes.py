@@ -18,7 +18,7 @@ import pytest
 from ops.adapters import local_cluster
 from ops.adapters.local_cluster import ClusterConnection
 
-from .conftest import DRIVER, Training
+from .conftest import DRIVER, HOLD_AT, Training
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -29,6 +29,7 @@ def start(cluster: ClusterConnection, home: Path, folder: Path, name: str, **set
     """A supervised run of hurt_driver.py on a real cluster, with its driver on a worker node."""
     shutil.copy(DRIVER, folder)
     root = home / "runs" / name
+    settings = {"hold": [HOLD_AT, str(root.with_suffix(".go"))], **settings}
     root.parent.mkdir(parents=True, exist_ok=True)
     words = ["job", "run", "--cluster", cluster.name, "--name", name, "--"]
     with root.with_suffix(".log").open("w") as log:
@@ -38,6 +39,12 @@ def start(cluster: ClusterConnection, home: Path, folder: Path, name: str, **set
             text=True, start_new_session=True,
         )  # fmt: skip
     return Training(root, process)
+
+
+def apart_from_driver(training: Training) -> dict[str, Any]:
+    """A rank on another node than the driver, which ends with its node."""
+    [driver] = [e["data"]["node"] for e in training.events("DriverStarted")]
+    return next(dict(rank) for rank in training.progress()["ranks"] if rank["node"] != driver)
 
 
 def instance_of(pid: int) -> str:
@@ -51,8 +58,8 @@ def test_a_drained_a_killed_node_and_a_lost_head_cost_no_step_and_no_attempt(
     cluster = make_cluster({"groups": {"cpu": {"min": 4, "max": 5}}})
     training = start(cluster, steadyray_home, tmp_path, "nodes", steps=STEPS, sleep=0.03)
     try:
-        ready = training.wait_for(lambda p: p["step"] >= 15 and p["spares"] >= 1)
-        drained = next(r["node"] for r in ready["ranks"] if r["rank"] == 1)
+        training.ready()
+        drained = apart_from_driver(training)["node"]
         command = [sys.executable, "-m", "ops.cli", "node", "remove", drained, "--deadline", "60"]
         removed = subprocess.run(
             [*command, "--name", cluster.name],
@@ -63,7 +70,7 @@ def test_a_drained_a_killed_node_and_a_lost_head_cost_no_step_and_no_attempt(
         ready = training.wait_for(
             lambda p: p["generation"] >= 2 and p["spares"] >= 1 and p["world_size"] == 2
         )
-        assert local_cluster.kill_node(cluster.name, instance_of(training.pids(ready)[1])) > 0
+        assert local_cluster.kill_node(cluster.name, instance_of(apart_from_driver(training)["pid"])) > 0
         killed = training.wait_for(
             lambda p: p["generation"] > ready["generation"] and p["step"] > ready["step"] + 5
         )

@@ -201,14 +201,20 @@ class Members:
             self._pool.submit(ray.kill, handle.actor)
 
     def post_guards(self) -> None:
-        """A guard on every node that has a member, and does not have one yet. Returns at once."""
-        for node in {h.node for h in self.handles.values() if h.node and not h.dead} - self._guards.keys():
+        """A guard on every node with a member, and nowhere else: it would keep a drained node from going.
+
+        Returns at once.
+        """
+        manned = {h.node for h in self.handles.values() if h.node and not h.dead}
+        for node in manned - self._guards.keys() - self.draining:
             self._guards[node] = None
             self._pool.submit(self._post_guard, node)
+        for node in [n for n, guard in self._guards.items() if n not in manned and guard is not None]:
+            self._pool.submit(ray.kill, self._guards.pop(node))
 
     def _post_guard(self, node: str) -> None:
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        options = {"num_cpus": 0, "max_restarts": 1, "max_concurrency": 4, "scheduling_strategy": strategy}
+        options = {"num_cpus": 0, "max_restarts": 0, "max_concurrency": 4, "scheduling_strategy": strategy}
         self._guards[node] = ray.remote(Guard).options(**options).remote()
 
     def later(self, work: Callable[..., None], *args: Any) -> Future[None]:
