@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from steadyray import entry as wrapper
 
 from conftest import wait_for
 from ops.packing import ENTRY_FOLDER, entry_sources
@@ -107,3 +108,15 @@ def test_a_driver_left_of_an_earlier_attempt_is_ended_and_nobody_else(shipped: P
         stranger.kill()
         stranger.wait()
         old.communicate()
+
+
+def test_a_lineage_that_was_given_up_is_not_resumed(tmp_path: Path) -> None:
+    """Attempt 2 rolled back to step 50: its step 60 is newer than attempt 1's step 100."""
+    for name in ("0000000100-0001-0001", "0000000060-0002-0001", "notes"):
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "state").write_text("x")
+        (folder / "MANIFEST.json").write_text('{"files": {"state": {"bytes": 1}}}')
+    found = wrapper.newest_checkpoint(tmp_path)
+    assert found is not None
+    assert found.name == "0000000060-0002-0001"

@@ -134,29 +134,20 @@ def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
 
 
 def candidates(root: Path) -> list[Path]:
-    """Folders of the checkpoints that exist, the newest lineage first.
-
-    The latest attempt and generation that saved one come first, then the highest step: a roll-back begins
-    a new branch, so a higher step of an older generation belongs to a lineage that was given up.
-    """
+    """Folders of the checkpoints that exist, the newest lineage (contract.lineage) first."""
     found = [path.parent for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}")]
-    return sorted((f for f in found if lineage(f.name)), key=lambda f: lineage(f.name) or (), reverse=True)
-
-
-def lineage(id: str) -> tuple[int, int, int] | None:
-    """(attempt, generation, step) by the name of the folder; None for a folder that is no checkpoint."""
-    parts = id.split("-")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        return None
-    step, attempt, generation = map(int, parts)
-    return attempt, generation, step
+    return sorted(
+        (f for f in found if contract.lineage(f.name)),
+        key=lambda f: contract.lineage(f.name) or (),
+        reverse=True,
+    )
 
 
 def read(folder: Path) -> tuple[StateDict, contract.Manifest]:
     """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense."""
     try:
         manifest = contract.Manifest.from_json(json.loads((folder / contract.MANIFEST).read_bytes()))
-        if (manifest.attempt, manifest.generation, manifest.step) != lineage(folder.name):
+        if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(folder.name):
             raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
         _verify(folder, manifest)
     except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
@@ -225,9 +216,9 @@ def prune(root: Path, keep: int) -> None:
         # The manifest goes first: from then on the checkpoint does not exist for any reader.
         (folder / contract.MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
-    newest = lineage(known[0].name) if known else None
+    newest = contract.lineage(known[0].name) if known else None
     for folder in (root / contract.CHECKPOINTS).glob("*-*-*"):
-        own = lineage(folder.name)
+        own = contract.lineage(folder.name)
         # One process writes at a time and in this order, so what is older will never be completed.
         if own and newest and own < newest and not (folder / contract.MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)

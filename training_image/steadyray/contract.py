@@ -144,6 +144,19 @@ def checkpoint(step: int, attempt: int, generation: int) -> str:
     return f"{CHECKPOINTS}/{step:010d}-{attempt:04d}-{generation:04d}"
 
 
+def lineage(name: str) -> tuple[int, int, int] | None:
+    """(attempt, generation, step) of a checkpoint by its folder's name; None for another folder.
+
+    Checkpoints are ordered by it: a roll-back begins a new branch, so a higher step of an older attempt or
+    generation belongs to a lineage that was given up.
+    """
+    parts = name.split("-")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        return None
+    step, attempt, generation = map(int, parts)
+    return attempt, generation, step
+
+
 # --- records -----------------------------------------------------------------------------------------
 class Record:
     """Base of the JSON records: `to_json` and a `from_json` that ignores keys of newer writers."""

@@ -126,14 +126,13 @@ def end_group(pid: int) -> None:
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """The folder of the highest step whose manifest is complete and whose files have their sizes.
+    """The newest folder whose manifest is complete and whose files have their sizes.
 
-    Hashes are checked by whoever loads it. Names sort by step, then attempt, then generation.
+    Hashes are checked by whoever loads it.
     """
-    for folder in sorted((run_dir / contract.CHECKPOINTS).glob("*"), reverse=True):
-        if complete(folder):
-            return folder
-    return None
+    folders = (run_dir / contract.CHECKPOINTS).glob("*")
+    found = [(order, f) for f in folders if (order := contract.lineage(f.name)) and complete(f)]
+    return max(found)[1] if found else None
 
 
 def complete(folder: Path) -> bool:
