@@ -160,6 +160,15 @@ def test_a_rank_that_gets_sigterm_hands_over_without_being_charged(
     assert training.losses() == reference(start_training, unhurt_losses)
 
 
+def test_the_only_rank_saves_before_it_hands_over(start_training: StartTraining) -> None:
+    """With one rank no peer stays to hand the state on; the checkpoint that it leaves has every step."""
+    training = start_training(steps=STEPS, workers=[1, 1], checkpoint_steps=1000)
+    training.signal_rank(0, signal.SIGTERM)
+    assert_whole(training, training.finish())
+    [recovery] = training.recovered()
+    assert (recovery["depth"], recovery["steps_redone"]) == ("reload", 0)
+
+
 def test_a_rank_that_was_only_slow_is_kept_as_a_spare_and_counted(
     start_training: StartTraining, tmp_path: Path
 ) -> None:

@@ -64,8 +64,8 @@ class Member:
     def assign(self, assignment: Assignment) -> None:
         self._session.assign(assignment)
 
-    def leave(self, generation: int, now: bool) -> None:
-        self._session.leave(generation, now)
+    def leave(self, generation: int, now: bool, save: bool) -> None:
+        self._session.leave(generation, now, save)
 
     def end(self) -> None:
         self._session.end()

@@ -116,7 +116,10 @@ class Chronicle:
 
     def first_new_step(self, step: int) -> None:
         incident = self._incident
-        if incident is None or incident.from_step is None or step <= incident.last_step:
+        if incident is None:
+            self.say("")  # whatever was wrong, steps are being made
+            return
+        if incident.from_step is None or step <= incident.last_step:
             return
         at = self._losses.get(incident.last_step + 1, (None, time.time()))[1]
         self._incident = None

@@ -100,6 +100,8 @@ class Generation:
             self._finish()
         else:
             self._state.roll_back()
+            if self._session.must_save() and self._state.clean:
+                self._finish()
         self._unwrap()
         self._session.left(error, self._state)
         if error is not None and trace is not None:

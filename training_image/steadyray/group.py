@@ -220,7 +220,8 @@ class Controller:
         self._chronicle.breaks(answer, self._members.handles, self._ranks, self._last_step)
         self._suspect(answer.lost)
         for handle in self._alive_ranks():
-            self._members.leave(handle, self._generation, now=not answer.planned)
+            save = answer.planned and len(answer.lost) == len(self._ranks)
+            self._members.leave(handle, self._generation, now=not answer.planned, save=save)
 
     def _abort(self) -> None:
         assert self._breaking is not None

@@ -42,6 +42,7 @@ class MemberSession:
         self._group: Group | None = None
         self._stores: dict[int, dist.TCPStore] = {}
         self._leave_at = 0
+        self._save_at = 0
         self._leaving = False
         self._parent: str | None = None
         self._checkpointed = time.monotonic()
@@ -165,6 +166,9 @@ class MemberSession:
     def last_checkpoint(self) -> tuple[str | None, float]:
         return self._parent, self._checkpointed
 
+    def must_save(self) -> bool:
+        return self._save_at >= self._report.generation > 0
+
     def total_steps(self, total: int) -> None:
         self._set(total_steps=total)
 
@@ -220,9 +224,14 @@ class MemberSession:
         self._stores = {generation: store}
         return self._ip, store.port
 
-    def leave(self, generation: int, now: bool) -> None:
-        """Leave the generation: before the next step, or (`now`) by making its collectives fail."""
+    def leave(self, generation: int, now: bool, save: bool) -> None:
+        """Leave the generation: before the next step, or (`now`) by making its collectives fail.
+
+        With `save` rank 0 saves the state first: no other rank stays to hand it on.
+        """
         self._leave_at = max(self._leave_at, generation)
+        if save:
+            self._save_at = generation
         group = self._group
         if now and group is not None and group.rendezvous.generation <= generation:
             group.abort()

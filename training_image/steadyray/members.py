@@ -93,7 +93,7 @@ class Members:
         except RayTaskError as error:
             handle.report = Report(MemberState.RAISED, error=_start_error(error))
         except (RayError, OSError, ValueError) as error:
-            handle.dead = handle.dead or str(error)
+            handle.dead = handle.dead or _first_reason(str(error))
 
     def _options(self, spare: bool) -> dict[str, Any]:
         holds_capacity = not spare or self._shape.spare_capacity
@@ -168,8 +168,8 @@ class Members:
     def assign(self, handle: Handle, assignment: Assignment) -> None:
         handle.actor.assign.remote(assignment)
 
-    def leave(self, handle: Handle, generation: int, now: bool) -> None:
-        handle.actor.leave.remote(generation, now)
+    def leave(self, handle: Handle, generation: int, now: bool, save: bool = False) -> None:
+        handle.actor.leave.remote(generation, now, save)
 
     def end(self, handle: Handle) -> None:
         handle.ended = True

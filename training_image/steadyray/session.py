@@ -52,6 +52,9 @@ class Session(Protocol):
     def last_checkpoint(self) -> tuple[str | None, float]:
         """Id of the newest checkpoint of this lineage, and the monotonic time from which its age counts."""
 
+    def must_save(self) -> bool:
+        """Whether the state is to be saved when this rank leaves, because no other rank stays."""
+
     def total_steps(self, total: int) -> None: ...
 
 
@@ -111,6 +114,9 @@ class LocalSession:
 
     def last_checkpoint(self) -> tuple[str | None, float]:
         return self._parent, time.monotonic()
+
+    def must_save(self) -> bool:
+        return False
 
     def total_steps(self, total: int) -> None:
         self._total = total
