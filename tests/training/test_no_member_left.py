@@ -28,8 +28,9 @@ def test_all_ranks_killed_without_a_spare_go_on_from_the_checkpoint_in_new_proce
     start_training: StartTraining,
 ) -> None:
     training = start_training(steps=STEPS, workers=[2, 2], spares=0)
-    ready = training.wait_for(lambda p: p["step"] >= 45 and p["checkpoint_step"])
-    for pid in training.pids(ready).values():
+    pids = training.ready(spares=0)
+    training.wait_for(lambda p: p["step"] >= 45 and p["checkpoint_step"])
+    for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     assert training.finish()["seen"] == STEPS
     assert "reload" in [recovery["depth"] for recovery in training.recovered()]
