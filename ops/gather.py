@@ -210,11 +210,12 @@ class Gatherer:
             said = "the head answers and does not know the job"
         acts = [a for a in view.history if a.attempt == view.attempt and a.action == Action.STOP]
         job = replace(view.job, message=self.record.clean(view.job.message)) if view.job else None
+        hint = replace(view.hint, message=self.record.clean(view.hint.message)) if view.hint else None
         return failure.classify(
             failure.gather_evidence(
                 job=job,
                 log=self.log,
-                hint=view.hint,
+                hint=hint,
                 incident=f"{acts[0].failure_class}: {acts[0].message}" if acts else "",
                 api=said,
                 now=self.clock.now(),

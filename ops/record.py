@@ -16,7 +16,7 @@ from typing import Any
 
 from steadyray.contract import SCHEMA, Event, EventKind, event
 
-from ops.policy.redaction import redact
+from ops.policy.redaction import redact, redact_record
 from ops.ports import Clock, RunStore
 
 K = EventKind
@@ -64,7 +64,10 @@ class Recorder:
         self.store.put(path, self.encoded(record))
 
     def encoded(self, record: Mapping[str, Any]) -> bytes:
-        return self.clean(json.dumps({"schema": SCHEMA, **record}, default=str, ensure_ascii=False)).encode()
+        """Redacted before it is encoded, as a pattern may not touch the quotes and escapes of JSON."""
+        clean = redact_record({"schema": SCHEMA, **record}, self._hidden)
+        # a lone surrogate has no UTF-8, but its backslash form is what JSON itself writes for it
+        return json.dumps(clean, ensure_ascii=False).encode(errors="backslashreplace")
 
     def attempt_event(self, kind: EventKind, attempt: int, /, **data: Any) -> bool:
         """True if this call made it; False if it happened already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +14,11 @@ from steadyray.contract import EventKind
 from ops import packing
 from ops.errors import NotFoundError, RefusedError, StoreError, UsageError
 from ops.policy.model import FINAL, Action, PastAction, RunState
-from ops.policy.redaction import redact
+from ops.policy.redaction import SHORTEST_SECRET, names_secret, redact, too_plain
 from ops.ports import Clock, RunStore
 from ops.record import Recorder
 from ops.spec import RunSpec
 
-SECRET_NAME = re.compile(r"(?i)(token|secret|password|passwd|api_?key|access_?key|credential)")
 RECIPE_COMMAND = ("python", "-m", "steadyray.run", "--config")
 
 
@@ -54,10 +54,17 @@ def check_no_secrets(spec: RunSpec) -> None:
                 hint="pass it with --secret-env NAME and let the script read $NAME",
             )
     for name, value in spec.env.items():
-        if SECRET_NAME.search(name) or redact(value) != value:
+        if names_secret(name) or redact(value) != value:
             raise UsageError(
                 f"the variable {name} looks like a secret, and the value of --env is stored with the run",
                 hint=f"set it in this shell and pass --secret-env {name}",
+            )
+    for name in spec.secret_env:
+        if (given := os.environ.get(name)) is not None and too_plain(given):
+            raise UsageError(
+                f"the value of --secret-env {name} is shorter than {SHORTEST_SECRET} characters or a common "
+                "word: hiding it would make every log and record unreadable",
+                hint=f"if it is no secret, pass it with --env {name}=VALUE; else take a longer one",
             )
 
 

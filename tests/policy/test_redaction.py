@@ -1,12 +1,20 @@
-"""Secrets leave no trace in any text; ordinary text is left alone."""
+"""Secrets leave no trace in any text or record; ordinary text is left alone, and records stay whole."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.policy.redaction import HIDDEN, redact
+from ops import submission
+from ops.adapters.fakes import FakeClock, MemoryStore
+from ops.errors import UsageError
+from ops.policy.redaction import HIDDEN, names_secret, redact, redact_record, too_plain
+from ops.record import Recorder
+from ops.spec import RunSpec
 
 CREDENTIALS = [
     ("Authorization: Bearer abcdef123456", "abcdef123456"),
@@ -22,6 +30,12 @@ CREDENTIALS = [
     ("key AKIAIOSFODNN7EXAMPLE here", "AKIAIOSFODNN7EXAMPLE"),
     ("token ghp_0123456789abcdefghij", "ghp_0123456789abcdefghij"),
     ("hf_abcdefghijklmnopqrst", "hf_abcdefghijklmnopqrst"),
+    (r"{\"api_key\": \"abcdef123456\"}", "abcdef123456"),
+    (r"password=\"hunter2hunter2\"", "hunter2hunter2"),
+    (r"{\\\"password\\\": \\\"hunter2hunter2\\\"}", "hunter2hunter2"),
+    ("password='two words here'", "words"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----", "MIIEow"),
+    ("HUB_TOKEN=abcdef123456", "abcdef123456"),
 ]
 
 
@@ -39,13 +53,22 @@ def test_a_credential_in_a_known_shape_is_hidden(text: str, secret: str) -> None
         "tokens per second: 1234",
         'File "train.py", line 3, in tokenizer',
         "ValueError: key error in layer.3.weight",
+        '{"tokens_per_second": 123.456}',
+        "TOKENIZERS_PARALLELISM=disabled",
+        "--tokenizer=some/model-name",
+        "max_tokens=1000000",
+        "https://example.org/x?max_tokens=1000000",
+        "eos_token_id=50256000 pad_token=<|endoftext|>",
     ],
 )
 def test_ordinary_text_is_left_as_it_is(text: str) -> None:
     assert redact(text) == text
 
 
-@given(st.text(max_size=60), st.text(min_size=4, max_size=30), st.text(max_size=60))
+SECRETS = st.text(min_size=6, max_size=30).filter(lambda s: s.strip() and not too_plain(s))
+
+
+@given(st.text(max_size=60), SECRETS, st.text(max_size=60))
 def test_a_named_value_never_survives_wherever_it_stands(before: str, secret: str, after: str) -> None:
     cleaned = redact(before + secret + after, [secret])
     assert secret not in cleaned.replace(HIDDEN, "")
@@ -53,3 +76,91 @@ def test_a_named_value_never_survives_wherever_it_stands(before: str, secret: st
 
 def test_a_secret_that_contains_another_leaves_no_rest() -> None:
     assert redact("x=abcdefgh", ["abcd", "abcdefgh"]) == f"x={HIDDEN}"
+
+
+ENCODED = [
+    'curl -H "Authorization: Bearer abc"',
+    '{"url": "s3://b/x?X-Amz-Signature=abc"}',
+    'authorization: "abc"',
+    'password="hunter2hunter2"',
+    "api_key=C:\\keys\\",
+]
+
+
+@pytest.mark.parametrize("text", ENCODED)
+def test_a_record_is_whole_json_after_redaction(text: str) -> None:
+    record = Recorder(MemoryStore(), FakeClock())
+    again = json.loads(record.encoded({"message": text, "more": [text], "tokens_per_second": 123.4}))
+    assert HIDDEN in again["message"]
+    assert again["tokens_per_second"] == 123.4
+    assert json.loads(redact(json.dumps({"message": text})))["message"], "nor is JSON inside a text broken"
+
+
+def test_a_text_under_a_key_that_names_a_secret_is_hidden_and_a_number_under_tokens_is_not() -> None:
+    record = {"api_key": "abc def", "max_tokens": 10, "secret_env": ["NAME"], "deep": [{"password": "x"}]}
+    clean = redact_record(record)
+    hidden = {"api_key": HIDDEN, "deep": [{"password": HIDDEN}]}
+    assert clean == {"max_tokens": 10, "secret_env": ["NAME"], **hidden}
+
+
+def test_each_line_of_a_secret_with_several_lines_is_hidden() -> None:
+    secret = "first-line-1234\nsecond-line-5678\n"
+    for text in (secret, "(pid=7) second-line-5678", json.dumps({"x": secret}), repr(secret)):
+        assert "line-" not in redact(text, [secret])
+
+
+def test_a_common_or_short_value_does_not_hide_everything() -> None:
+    text = "falsehood false Running run 12 ab12 abx"
+    assert redact(text, ["false", "Running", "12", "ab"]) == text.replace(" 12 ", f" {HIDDEN} ")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+SPOILERS = st.sampled_from(
+    ["", "Bearer ", "password=", '"api_key": "', "?sig=", "Authorization: ", '\\"', "tokens=", "\\"]
+)
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [t for pair in value.items() for part in pair for t in texts(part)]
+    if isinstance(value, list):
+        return [t for part in value for t in texts(part)]
+    return [value] if isinstance(value, str) else []
+
+
+@given(JSON, SPOILERS, st.text("abcXYZ\"'\\\n 789-é", min_size=6, max_size=20).filter(str.strip), st.text())
+def test_a_redacted_record_is_always_json_and_never_has_the_secret(
+    value: Any, spoiler: str, secret: str, around: str
+) -> None:
+    record = Recorder(MemoryStore(), FakeClock(), (secret,))
+    told = around + spoiler + secret + around
+    encoded = record.encoded(
+        {"value": value, "message": told, "list": [{told: secret}], "inner": json.dumps(told)}
+    )
+    for text in texts(json.loads(encoded)):
+        assert secret not in text.replace(HIDDEN, "")
+        assert json.dumps(secret)[1:-1] not in text.replace(HIDDEN, "")
+
+
+def spec(**values: Any) -> RunSpec:
+    return RunSpec(name="x", code_hash="0", **values)
+
+
+def test_options_about_tokens_are_accepted_and_credentials_are_refused() -> None:
+    words = ("python", "t.py", "--tokenizer=org/model-name", "max_tokens=1000000")
+    submission.check_no_secrets(spec(entrypoint=words, env={"TOKENIZERS_PARALLELISM": "false"}))
+    assert not names_secret("TOKENIZERS_PARALLELISM")
+    for bad in ({"entrypoint": ("t", "--token=abcdef123456")}, {"entrypoint": (), "env": {"HF_TOKEN": "x"}}):
+        with pytest.raises(UsageError):
+            submission.check_no_secrets(spec(**bad))
+
+
+@pytest.mark.parametrize("value", ["false", "12345", "Running", ""])
+def test_a_secret_too_short_or_common_to_hide_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("MY_SETTING", value)
+    with pytest.raises(UsageError, match="MY_SETTING"):
+        submission.check_no_secrets(spec(entrypoint=("t",), secret_env=("MY_SETTING",)))
