@@ -218,3 +218,10 @@ def test_a_users_error_about_a_lost_peer_is_still_a_lost_peer() -> None:
 
 def test_a_rank_that_was_asked_to_leave_has_lost_its_peers() -> None:
     assert is_lost_peer(GroupLeft("asked to leave generation 3"))
+
+
+def test_a_native_error_that_wait_raises_in_the_callers_file_is_a_lost_peer() -> None:
+    def wait() -> None:
+        raise RuntimeError("[/src/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer")
+
+    assert is_lost_peer(raised(wait))

@@ -76,6 +76,35 @@ def lost(id: str, kind: FailureClass = FailureClass.WORKER_CRASH) -> Loss:
     return Loss(id, kind, "gone")
 
 
+# --- who is fit for a place --------------------------------------------------------------------------
+def test_a_spare_that_does_not_answer_takes_no_place() -> None:
+    view = group(out("a"), rank("b", dead="killed"), spare("c", heard=NOW - 30), breaking=breaking(lost("b")))
+    answer = decide(view)
+    assert isinstance(answer, Regroup)
+    assert answer.ranks == ("a",)
+
+
+def test_a_promoted_process_that_froze_is_the_one_that_hangs_and_not_the_survivor() -> None:
+    survivor = rank("a", state=MemberState.FORMING, generation=2, stage=0)
+    frozen = spare("b", heard=NOW - 20)
+    answer = decide(group(survivor, frozen, generation=2, last_step_at=NOW - 20))
+    assert isinstance(answer, Break)
+    assert [loss.member for loss in answer.lost] == ["b"]
+
+
+def test_the_first_step_of_a_new_process_may_take_long() -> None:
+    newcomer = rank("b", step_seconds=None, stage=DATA)
+    assert decide(group(rank("a"), newcomer, last_step_at=NOW - 20)) == Keep("Training")
+    assert isinstance(decide(group(rank("a"), newcomer, last_step_at=NOW - 61)), Break)
+
+
+def test_a_hang_that_nobody_can_be_blamed_for_is_not_retried_for_ever() -> None:
+    view = group(rank("a"), rank("b"), last_step_at=NOW - 61, charged=3)
+    answer = decide(view)
+    assert isinstance(answer, Fail)
+    assert answer.failure_class is FailureClass.HANG
+
+
 # --- training ----------------------------------------------------------------------------------------
 def test_ranks_that_make_steps_are_left_alone() -> None:
     assert decide(group(rank("a"), rank("b"), spare("c"))) == Keep("Training")

@@ -193,3 +193,59 @@ def test_another_seed_step_or_rank_draws_other_numbers(other: tuple[int, int, in
     first = drawn()
     seed_step(*other)
     assert all(one != two for one, two in zip(first, drawn(), strict=True))
+
+
+class Counter(nn.Module):
+    """A module that puts a new tensor where its buffer was, as some normalisations do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + 1
+        return x * self.weight
+
+
+def test_a_buffer_that_was_assigned_anew_is_put_back() -> None:
+    net = Counter()
+    state = State(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+    state.begin_step()
+    net(torch.ones(1))
+    state.roll_back()
+    assert float(net.seen) == 0.0
+    assert "seen" in dict(net.named_buffers())
+
+
+def test_gradients_of_a_torn_step_are_not_added_to_the_step_done_again() -> None:
+    net = model()
+    state = State(model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
+    state.begin_step()
+    forward(net).backward()
+    state.roll_back()
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_a_schedule_that_moved_before_the_failure_is_put_back() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    state = State(model=net, optimizer=optimizer, schedule=schedule)
+    state.begin_step()
+    optimizer.step()
+    schedule.step()
+    state.commit_step()
+    state.begin_step()
+    schedule.step()
+    state.roll_back()
+    assert state.clean
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert schedule.last_epoch == 1
+
+
+def test_a_saved_state_of_another_shape_is_named_and_not_taken_for_a_lost_peer() -> None:
+    state = State(model=nn.Linear(4, 1))
+    saved = {"step": 3, "parts": {"model": nn.Linear(5, 1).state_dict()}}
+    with pytest.raises(ValueError, match="the saved model does not fit this training"):
+        state.load_state_dict(saved)

@@ -65,9 +65,9 @@ class Chronicle:
             if message:
                 print(f"steadyray: {message}", flush=True)
 
-    def last_checkpoint(self) -> tuple[str | None, float]:
-        """Id of the newest checkpoint of this lineage, and its age in seconds."""
-        return self.checkpoint, time.monotonic() - self._checkpointed
+    def last_checkpoint(self) -> tuple[str | None, int, float]:
+        """The newest checkpoint of this lineage: id, step, and age in seconds."""
+        return self.checkpoint, self._checkpoint_step or 0, time.monotonic() - self._checkpointed
 
     def started(self, node: str, host: str, workers: tuple[int, int], spares: int) -> None:
         self._writer.event(
@@ -103,7 +103,7 @@ class Chronicle:
         elif kind == "save-failed":
             self.say(str(data["error"]))
         elif kind == "loaded":
-            self.checkpoint = str(data["id"])
+            self.checkpoint, self._checkpoint_step = str(data["id"]), int(data["step"])
             self.generation_from = self._written_step = int(data["step"])
             if self._incident is not None:
                 self._incident.from_step = int(data["step"])

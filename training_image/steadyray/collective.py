@@ -28,6 +28,7 @@ FORMING_TIMEOUT = timedelta(seconds=20)
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Only a last resort: hangs and lost ranks are found by the driver, which aborts the group."""
 
+_NATIVE = re.compile(r"gloo/transport|ProcessGroup(Gloo|NCCL)|NCCL error|nccl(Remote|System)Error")
 _LOST_PEER = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|socket|broken pipe|timed out", re.IGNORECASE
 )
@@ -122,10 +123,16 @@ def is_lost_peer(error: BaseException) -> bool:
     while seen is not None:
         if isinstance(seen, GroupLeft | dist.DistError):
             return True
-        if isinstance(seen, RuntimeError) and _LOST_PEER.search(str(seen)) and _from_torch(seen):
+        if isinstance(seen, RuntimeError) and _says_lost_peer(seen):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+def _says_lost_peer(error: RuntimeError) -> bool:
+    """A native signature counts from anywhere, since `Work.wait` raises in the caller's own file."""
+    text = str(error)
+    return bool(_NATIVE.search(text) or (_LOST_PEER.search(text) and _from_torch(error)))
 
 
 def _from_torch(error: RuntimeError) -> bool:

@@ -68,12 +68,12 @@ class Generation:
         s = self._session.settings
         if s.root is None or self.rank != 0:
             return None
-        parent, since = self._session.last_checkpoint()
+        parent, saved_step, since = self._session.last_checkpoint()
         return Saver(
             root=s.root, attempt=s.attempt, generation=self.number, every_seconds=s.checkpoint_seconds,
             every_steps=s.checkpoint_steps, parent=parent, keep=s.keep_checkpoints,
             on_saved=self._on_saved, on_error=lambda message: self._session.saved_checkpoint(error=message),
-            last_step=self._state.step,
+            last_step=saved_step,
             last_time=since,
         )  # fmt: skip
 
@@ -121,7 +121,8 @@ class Generation:
         self._wrapped.clear()
 
     def close(self) -> None:
-        if self._saver is not None:
+        # In a group, peers already wait for this rank in the next rendezvous: the write goes on beside it.
+        if self._saver is not None and self._local:
             self._saver.wait()
         if self._own_group and dist.is_initialized():
             dist.destroy_process_group()
@@ -134,6 +135,7 @@ class Generation:
         the first layout of the gradient buckets: with a new layout after the first step sums are taken in
         another order, and a recovered run would no longer be bit-equal to one without the fault.
         """
+        self._refuse_strangers(module)
         module.to(self.device)
         for optimizer in self._state.optimizers if self.device.type != "cpu" else []:
             # A state that was received or loaded before its parameters moved follows them to the device.
@@ -151,6 +153,14 @@ class Generation:
             ddp.register_forward_pre_hook(lambda *_: self._session.stage("forward"))
         self._wrapped.append(ddp)
         return ddp
+
+    def _refuse_strangers(self, module: nn.Module) -> None:
+        """What is trained must be in the state, or a newcomer would begin with other weights, unseen."""
+        modules = [part for part in self._state.parts.values() if isinstance(part, nn.Module)]
+        known = {id(p) for part in modules for p in part.parameters()}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known:
+                raise ValueError(f"{name} is wrapped but not in State: pass its module to State too")
 
     # --- steps ------------------------------------------------------------------------------------
     def steps(self, sampler: Sampler) -> Iterator[Step]:

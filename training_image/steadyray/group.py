@@ -154,7 +154,7 @@ class Controller:
             # After a reload steps are done again: they are no new steps, but nothing hangs.
             self._seen_step, self._last_step_at = step, time.monotonic()
         if step > self._last_step:
-            self._last_step, self._charged = step, 0
+            self._last_step, self._charged, self._failed_starts = step, 0, 0
             self._chronicle.first_new_step(step)
             self._members.post_guards()
         quiet = time.monotonic() - self._last_step_at
@@ -163,7 +163,14 @@ class Controller:
         for handle in list(handles.values()):
             if handle.dead and handle.id not in self._ranks:
                 self._forget(handle)
+            elif handle.id not in self._ranks and handle.id not in self._suspects and self._frozen(handle):
+                self._members.kill(handle)
         self._check_suspects()
+
+    def _frozen(self, handle: Handle) -> bool:
+        """A spare that does not answer is no spare; a member that is still being placed cannot answer yet."""
+        silent = time.monotonic() - handle.heard
+        return handle.report.state is MemberState.READY and silent > self._plan.patience.hang_alone
 
     def _forget(self, handle: Handle) -> None:
         del self._members.handles[handle.id]
@@ -171,9 +178,10 @@ class Controller:
         if handle.report.state is not MemberState.STARTING or not handle.dead:
             return
         self._failed_starts += 1
-        self._spawn_after = time.monotonic() + SPAWN_SECONDS * 2**self._failed_starts
+        self._spawn_after = time.monotonic() + min(SPAWN_SECONDS * 2**self._failed_starts, 60.0)
         self._chronicle.say(f"a worker did not start: {handle.dead}")
-        if self._failed_starts > self._plan.patience.charged:
+        needed = self._short or self._generation == 0
+        if needed and self._failed_starts > self._plan.patience.charged:
             raise TrainingFailed(
                 contract.Failure(FailureClass.WORKER_CRASH, f"workers die while they start: {handle.dead}")
             )
@@ -220,6 +228,9 @@ class Controller:
         self._chronicle.breaks(answer, self._members.handles, self._ranks, self._last_step)
         self._suspect(answer.lost)
         for handle in self._alive_ranks():
+            if handle.ended:  # through with its part; it must not keep the CPU of those who finish the rest
+                self._members.kill(handle)
+                continue
             save = answer.planned and len(answer.lost) == len(self._ranks)
             self._members.leave(handle, self._generation, now=not answer.planned, save=save)
 

@@ -56,6 +56,7 @@ def run(
         raise ValueError(f"workers={workers}: need 1 <= smallest <= largest world size")
     if gpus_per_worker and spares and not spare_capacity:
         raise ValueError("a spare for GPU ranks needs a GPU of its own: set spare_capacity=True or spares=0")
+    _check_picklable(train, config)
     root = _root(storage)
     attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
     if not ray.is_initialized():
@@ -79,6 +80,16 @@ def run(
     finally:
         members.close()
         writer.close()
+
+
+def _check_picklable(train: Train, config: Any) -> None:
+    try:
+        ray.cloudpickle.dumps((train, config))
+    except Exception as error:
+        raise TypeError(
+            f"train and config must be picklable to reach the ranks: {error}. Make locks, files, loaders and "
+            "connections inside train"
+        ) from error
 
 
 def _root(storage: str | os.PathLike[str] | None) -> Path | None:

@@ -25,6 +25,9 @@ from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Rep
 from steadyray.session import Place
 from steadyray.state import State, StateDict
 
+LOAD_SECONDS = 600.0
+"""Patience for reading a checkpoint, or handing on the state: large ones take minutes."""
+
 
 class MemberSession:
     """The session of a member process: everything the training thread and the answering threads share."""
@@ -45,6 +48,7 @@ class MemberSession:
         self._save_at = 0
         self._leaving = False
         self._parent: str | None = None
+        self._checkpoint_step = 0
         self._checkpointed = time.monotonic()
         self._step_began: float | None = None
         self._phase_began = 0.0
@@ -64,24 +68,30 @@ class MemberSession:
             r = assignment.rendezvous
             try:
                 self._form(assignment, state)
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, GroupLeft) as error:
                 # Whatever fails while the group forms is for the driver to judge; the state here is whole
                 # unless it was being received, and then another rank is the source again.
                 self.left(error, state)
                 continue
-            self._set(state=MemberState.TRAINING, step=state.step, clean=True, fresh=False)
+            self._set(
+                state=MemberState.TRAINING, step=state.step, clean=True, fresh=False, phase="", patience=0.0
+            )  # fmt: skip
             return Place(r.generation, r.rank, r.world_size, local=False)
 
     def _form(self, assignment: Assignment, state: State) -> None:
         r = assignment.rendezvous
         self._set(state=MemberState.FORMING, generation=r.generation, rank=r.rank, stage=0, lost_peer="")
-        self._parent = assignment.parent or self._parent
+        if assignment.parent is not None:
+            self._parent, self._checkpoint_step = assignment.parent, assignment.checkpoint_step
         self._checkpointed = time.monotonic() - assignment.checkpoint_age
         store = self._stores.pop(r.generation, None)
         if r.world_size > 1:
             with self._condition:
                 self._group = Group(r, self._ip, store)
+            if self._leave_at >= r.generation:  # asked before there was a group to abort
+                raise GroupLeft(f"generation {r.generation} was given up before it formed")
             self._group.form()
+        self._set(phase="load", patience=LOAD_SECONDS)
         if assignment.source is None:
             if r.rank == 0:
                 self._load(state)
@@ -113,7 +123,7 @@ class MemberSession:
         for name, reason in loaded.set_aside:
             self.note("set-aside", id=name, reason=reason)
         state.load_state_dict(loaded.state)
-        self._parent = loaded.id
+        self._parent, self._checkpoint_step = loaded.id, state.step
         self.note("loaded", step=state.step, id=loaded.id, seconds=loaded.seconds)
 
     def begin_step(self, step: int) -> None:
@@ -160,11 +170,11 @@ class MemberSession:
 
     def saved_checkpoint(self, **data: object) -> None:
         if "id" in data:
-            self._parent = str(data["id"])
+            self._parent, self._checkpoint_step = str(data["id"]), int(str(data["step"]))
         self.note("saved" if "id" in data else "save-failed", **data)
 
-    def last_checkpoint(self) -> tuple[str | None, float]:
-        return self._parent, self._checkpointed
+    def last_checkpoint(self) -> tuple[str | None, int, float]:
+        return self._parent, self._checkpoint_step, self._checkpointed
 
     def must_save(self) -> bool:
         return self._save_at >= self._report.generation > 0

@@ -82,17 +82,20 @@ class Members:
         self._count += 1
         handle = Handle(f"m{self._count:03d}", spare=spare)
         self.handles[handle.id] = handle
-        self._pool.submit(self._start, handle)
+        # A thread of its own: one that waits for a node may wait for hours, and must hold up no kill.
+        threading.Thread(target=self._start, args=(handle,), name=f"start-{handle.id}", daemon=True).start()
         return handle
 
     def _start(self, handle: Handle) -> None:
         try:
             options = self._options(handle.spare)
+            if self._stop.is_set():
+                return
             handle.actor = ray.remote(Member).options(**options).remote(self._settings)
             handle.placed = ray.get(handle.actor.start.remote(self._train, self._config))
         except RayTaskError as error:
             handle.report = Report(MemberState.RAISED, error=_start_error(error))
-        except (RayError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  a start that failed in silence would count as living
             handle.dead = handle.dead or _first_reason(str(error))
 
     def _options(self, spare: bool) -> dict[str, Any]:

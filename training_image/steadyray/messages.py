@@ -43,6 +43,8 @@ class Assignment:
     """Rank that has the newest state; None: rank 0 loads the newest checkpoint, or starts afresh."""
     receivers: tuple[int, ...]
     parent: str | None = None
+    checkpoint_step: int = 0
+    """Step of `parent`; what came after it is not saved yet."""
     checkpoint_age: float = 0.0
     """Seconds since the last checkpoint: frequent recoveries must not put off the next one."""
 

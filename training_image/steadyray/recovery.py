@@ -110,14 +110,17 @@ class GroupView:
         return [m for m in self.current() if m.usable and m.id not in lost]
 
     def ready(self) -> list[MemberView]:
-        """Members that could take a place: warm spares, new ones, and those who left this generation."""
+        """Members that could take a place and answer: warm spares, and new ones."""
         lost = {loss.member for loss in self.breaking.lost} if self.breaking else set()
         return [
             m
             for m in self.members.values()
-            if m.usable and not m.leaving and m.id not in lost
+            if m.usable and not m.leaving and m.id not in lost and not self.silent(m)
             and m.report.state is MemberState.READY and m.id not in self.ranks
         ]  # fmt: skip
+
+    def silent(self, member: MemberView) -> bool:
+        return self.now - member.heard >= self.patience.silent
 
     @property
     def hang_seconds(self) -> float:
@@ -125,7 +128,7 @@ class GroupView:
         if not medians:
             return self.patience.hang_alone
         p = self.patience
-        return float(max(p.hang_floor, p.hang_steps * max(medians)) * 2**self.false_alarms)
+        return float(max(p.hang_floor, p.hang_steps * max(medians)) * 2 ** min(self.false_alarms, 3))
 
 
 # --- answers -----------------------------------------------------------------------------------------
@@ -226,12 +229,17 @@ def after_the_last_step(view: GroupView) -> Answer | None:
     first = view.current()[0]
     if first.dead:
         return _within_budget(view, (_loss(first),), "rank 0 was lost after the last step")
+    if view.now - first.heard >= view.patience.hang_alone:
+        lost = Loss(first.id, FailureClass.HANG, "does not answer after the last step")
+        return _within_budget(view, (lost,), "rank 0 does not answer after the last step")
     return Keep("Finishing")
 
 
 def ranks_lost(view: GroupView) -> Answer | None:
     known = {loss.member for loss in view.breaking.lost} if view.breaking else set()
-    new = tuple(_loss(m) for m in view.current() if m.dead and m.id not in known)
+    # Who was through with all steps was ended with the generation, and is no loss.
+    gone = [m for m in view.current() if m.dead and m.id not in known]
+    new = tuple(_loss(m) for m in gone if not (m.ended and view.breaking))
     if not new:
         return None
     if view.breaking is not None:
@@ -300,18 +308,26 @@ def all_finished(view: GroupView) -> Answer | None:
 
 def rank_hangs(view: GroupView) -> Answer | None:
     """No new step, and the others wait for one rank; or no new step for very long."""
-    inside = [m for m in view.current() if m.report.state in (MemberState.TRAINING, MemberState.FORMING)]
+    inside = [
+        m
+        for m in view.current()
+        if m.report.state in (MemberState.TRAINING, MemberState.FORMING)
+        or m.report.generation < view.generation
+    ]
     if any(m.report.phase and view.now - view.last_step_at < m.report.patience for m in inside):
         return None
     quiet = view.now - max(view.last_step_at, view.phase_at)
     if not inside or quiet < min(view.hang_seconds, view.patience.hang_alone):
         return None
     laggards = _laggards(view, inside)
-    if laggards and quiet >= view.hang_seconds:
+    # A process that answers may well be slow in its first step: it compiles, allocates, loads.
+    warming = any(m.report.step_seconds is None and not view.silent(m) for m in laggards)
+    limit = max(view.hang_seconds, view.patience.hang_alone) if warming else view.hang_seconds
+    if laggards and quiet >= limit:
         return _hang(view, laggards, f"no step for {quiet:.1f} s while the other ranks wait")
-    if quiet >= view.patience.hang_alone * 2**view.false_alarms:
-        behind = min((m.report.step, m.report.stage) for m in inside)
-        slowest = [m for m in inside if (m.report.step, m.report.stage) == behind]
+    if quiet >= view.patience.hang_alone * 2 ** min(view.false_alarms, 3):
+        behind = min(_position(m) for m in inside)
+        slowest = [m for m in inside if _position(m) == behind]
         named = slowest if len(slowest) < len(inside) or len(inside) == 1 else []
         return _hang(view, named, f"no step for {quiet:.1f} s")
     return None
@@ -372,18 +388,25 @@ def _why_leaving(member: MemberView) -> str:
 
 
 def _laggards(view: GroupView, inside: list[MemberView]) -> list[MemberView]:
-    """Who the others wait for: silent ones, and those behind ranks that are in a collective."""
-
-    def silent(m: MemberView) -> bool:
-        return view.now - m.heard >= view.patience.silent
-
-    waiting = [m for m in inside if not silent(m) and m.report.stage in WAITING_STAGES]
+    """Who the others wait for: silent ones, and those behind ranks in a collective or a rendezvous."""
+    waiting = [
+        m
+        for m in inside
+        if not view.silent(m)
+        and m.report.generation == view.generation
+        and (m.report.stage in WAITING_STAGES or m.report.state is MemberState.FORMING)
+    ]
     if not waiting:
         return []
-    front = min((m.report.step, m.report.stage) for m in waiting)
-    behind = [m for m in inside if silent(m) or (m.report.step, m.report.stage) < front]
+    front = min(_position(m) for m in waiting)
+    behind = [m for m in inside if view.silent(m) or _position(m) < front]
     # Somebody who is neither behind nor waiting is computing: then the others do not wait for the laggard.
     return behind if len(behind) + len(waiting) == len(inside) else []
+
+
+def _position(member: MemberView) -> tuple[int, int, int]:
+    r = member.report
+    return (r.generation, 0, 0) if r.state is MemberState.FORMING else (r.generation, r.step, r.stage)
 
 
 def _hang(view: GroupView, suspects: list[MemberView], message: str) -> Answer:
@@ -403,6 +426,8 @@ def _within_budget(view: GroupView, lost: tuple[Loss, ...], message: str) -> Ans
     charged = [loss for loss in lost if loss.failure_class not in FREE]
     if charged and view.charged >= view.patience.charged:
         return Fail(charged[0].failure_class, _spent(view, message), charged[0].member)
+    if not lost and view.charged >= view.patience.charged:
+        return Fail(FailureClass.HANG, _spent(view, message))
     return Break(lost, message)
 
 

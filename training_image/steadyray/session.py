@@ -49,8 +49,8 @@ class Session(Protocol):
 
     def saved_checkpoint(self, **data: object) -> None: ...
 
-    def last_checkpoint(self) -> tuple[str | None, float]:
-        """Id of the newest checkpoint of this lineage, and the monotonic time from which its age counts."""
+    def last_checkpoint(self) -> tuple[str | None, int, float]:
+        """The newest checkpoint of this lineage: id, step, and the monotonic time its age counts from."""
 
     def must_save(self) -> bool:
         """Whether the state is to be saved when this rank leaves, because no other rank stays."""
@@ -67,6 +67,7 @@ class LocalSession:
         self.settings = settings or Settings(Path(root) if root else None, attempt)
         self._joined = False
         self._parent: str | None = None
+        self._checkpoint_step = 0
         self._total: int | None = None
         self._last_loss: float | None = None
 
@@ -86,7 +87,7 @@ class LocalSession:
         for name, reason in loaded.set_aside:
             print(f"steadyray: checkpoint {name} is bad and was set aside: {reason}", flush=True)
         state.load_state_dict(loaded.state)
-        self._parent = loaded.id
+        self._parent, self._checkpoint_step = loaded.id, state.step
 
     def begin_step(self, step: int) -> None: ...
 
@@ -108,12 +109,12 @@ class LocalSession:
 
     def saved_checkpoint(self, **data: object) -> None:
         if "id" in data:
-            self._parent = str(data["id"])
+            self._parent, self._checkpoint_step = str(data["id"]), int(str(data["step"]))
         else:
             print(f"steadyray: {data['error']}", flush=True)
 
-    def last_checkpoint(self) -> tuple[str | None, float]:
-        return self._parent, time.monotonic()
+    def last_checkpoint(self) -> tuple[str | None, int, float]:
+        return self._parent, self._checkpoint_step, time.monotonic()
 
     def must_save(self) -> bool:
         return False

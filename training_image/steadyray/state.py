@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -62,7 +63,7 @@ class State:
         self.copy_steps = len(self.optimizers) > 1 if copy_steps is None else copy_steps
         self._modules = [p for p in parts.values() if isinstance(p, nn.Module)]
         self._copy: StateDict | None = None
-        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._before: _Before | None = None
         self._touched = False
         self._refuse_shards()
         for optimizer in self.optimizers:
@@ -93,13 +94,31 @@ class State:
         if self.copy_steps:
             self._copy = clone(self.state_dict())
         else:
-            self._buffers = [
-                (buffer, buffer.detach().clone()) for module in self._modules for buffer in module.buffers()
-            ]
+            self._before = self._remember()
+
+    def _remember(self) -> _Before:
+        """What may change before the first optimiser's step: all but weights and optimiser state."""
+        others = {
+            name: clone(dict(part.state_dict()))
+            for name, part in self.parts.items()
+            if not isinstance(part, nn.Module | torch.optim.Optimizer)
+        }
+        buffers = [
+            (owner, name, buffer, buffer.detach().clone())
+            for module in self._modules
+            for owner in module.modules()
+            for name, buffer in owner.named_buffers(recurse=False)
+        ]
+        groups = [
+            (group, {key: value for key, value in group.items() if key != "params"})
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+        ]
+        return _Before(others, buffers, groups)
 
     def commit_step(self) -> None:
         self.step += 1
-        self._touched, self._copy, self._buffers = False, None, []
+        self._touched, self._copy, self._before = False, None, None
 
     def roll_back(self) -> None:
         """Undo an unfinished step. `clean` tells afterwards whether this copy can be trusted."""
@@ -107,11 +126,14 @@ class State:
             self.load_state_dict(self._copy)
         elif self._touched:
             self.clean = False
-        else:
-            with torch.no_grad():
-                for buffer, before in self._buffers:
-                    buffer.copy_(before)
-        self._touched, self._copy, self._buffers = False, None, []
+        elif self._before is not None:
+            self._before.restore(self.parts)
+        # Gradients of the torn step would be added to those of the same step done again.
+        for module in self._modules:
+            module.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        self._touched, self._copy, self._before = False, None, None
 
     # --- as a whole -------------------------------------------------------------------------------
     def state_dict(self) -> StateDict:
@@ -129,9 +151,31 @@ class State:
                 f"unknown {sorted(unknown)}"
             )
         for name, part in self.parts.items():
-            part.load_state_dict(state["parts"][name])
+            try:
+                part.load_state_dict(state["parts"][name])
+            except RuntimeError as error:  # torch's word for other shapes; not to be taken for a lost peer
+                raise ValueError(f"the saved {name} does not fit this training: {error}") from None
         self.step = int(state["step"])
         self.clean = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The parts of a state that a step may change before any weight, as they were at its start."""
+
+    others: StateDict
+    buffers: list[tuple[nn.Module, str, torch.Tensor, torch.Tensor]]
+    groups: list[tuple[dict[str, Any], dict[str, Any]]]
+
+    def restore(self, parts: Mapping[str, Stateful]) -> None:
+        for name, state in self.others.items():
+            parts[name].load_state_dict(state)
+        with torch.no_grad():
+            for owner, name, buffer, value in self.buffers:
+                buffer.copy_(value)
+                owner._buffers[name] = buffer  # a forward pass may have put another tensor there
+        for group, values in self.groups:
+            group.update(values)
 
 
 def clone(state: StateDict, device: str | None = None) -> StateDict:
