@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from steadyray.contract import Failure, FailureClass
 
-from ops.policy.failure_rules import RULES, Rule
+from ops.policy.failure_rules import CASCADE, RULES, Rule
 from ops.policy.model import Culprit, Evidence, JobView, Verdict
 
 F = FailureClass
@@ -47,9 +48,48 @@ def _named(fact: Evidence, confidence: float) -> Verdict | None:
 def _hit(rule: Rule, evidence: tuple[Evidence, ...]) -> tuple[Evidence, re.Match[str]] | None:
     for source in rule.sources:
         for fact in evidence:
-            if fact.source == source and (match := re.search(rule.pattern, fact.text)):
-                return fact, match
+            end = _explained_until(rule, evidence) if source == "log" else None
+            if fact.source != source or (match := re.search(rule.pattern, fact.text)) is None:
+                continue
+            if end is not None:  # the newest match counts: the fault may have come a second time
+                match = list(re.finditer(rule.pattern, fact.text))[-1]
+                if match.start() < end:
+                    continue
+            return fact, match
     return None
+
+
+def _explained_until(rule: Rule, evidence: tuple[Evidence, ...]) -> int | None:
+    """Where in the log the script's own last exception begins, if that one is no consequence of a fault.
+
+    A fault that the script got over does not explain an exception of another kind that it raised later.
+    """
+    log = next((e.text for e in evidence if e.source == "log"), "")
+    own = next((e.text for e in evidence if e.source == "exception"), "")
+    if not rule.patterns or not own or re.search("|".join(CASCADE), _named_error(own), re.MULTILINE):
+        return None
+    return _chain_start(log, log.rfind(own.splitlines()[0]))
+
+
+def _named_error(exception: str) -> str:
+    """The exception's line; where a task of Ray raised it, that line stands below the remote traceback."""
+    if not exception.startswith("ray.exceptions.RayTaskError"):
+        return _headline(exception)
+    return "\n".join(line for line in exception.splitlines() if _is_margin(line))
+
+
+CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+def _chain_start(log: str, exception: int) -> int:
+    """Where the first traceback of a chain of exceptions begins; the chain is one story."""
+    start = max(0, log.rfind(TRACEBACK, 0, max(0, exception)))
+    while start and log[:start].rstrip().rpartition("\n")[2].startswith(CHAINED):
+        earlier = log.rfind(TRACEBACK, 0, start)
+        if earlier < 0:
+            break
+        start = earlier
+    return start
 
 
 def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Evidence, ...]) -> Verdict:
@@ -93,24 +133,55 @@ TRACEBACK = "Traceback (most recent call last)"
 EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?::.*)?$")
 
 
+LAST_LINES = 60
+WORK_LINE = re.compile(
+    r"(?i)^\W*(?:(?:global[ _-]?)?step|epoch|iter(?:ation)?|batch|train(?:ing)?|eval\w*|loss)\b"
+    r"|^\W*\d{4}-\d\d-\d\d[T ][\d:.,]+\S*\W+(?:\S+\W+)?(?:INFO|DEBUG)\b|^(?:INFO|DEBUG)\b"
+)
+
+
 def final_exception(log: str) -> str:
     """The exception, with its message, of the last traceback that ends the log; empty if there is none.
 
     A traceback in the middle of a log was handled or belongs to somebody else. Text may follow an
     exception's own lines (Ray writes its process ids), so what counts is that no new work follows: only
-    the last 60 lines are considered.
+    the last 60 lines are considered, without the indented ones, of which a traceback has any number.
     """
     lines = log.splitlines()
     starts = [i for i, line in enumerate(lines) if TRACEBACK in line and not line.startswith("(")]
-    if not starts or len(lines) - starts[-1] > 400:
+    if not starts:
         return ""
     for i in range(starts[-1] + 1, len(lines)):
-        line = lines[i]
-        if line.startswith((" ", "\t")) or not line.strip():
-            continue
-        if EXCEPTION_LINE.match(line):
-            return "\n".join(lines[i : i + 60])
+        if _is_margin(lines[i]) and EXCEPTION_LINE.match(lines[i]):
+            after = [line for line in lines[i + 1 :] if _is_margin(line)]
+            over = len(after) >= LAST_LINES or _works_on(lines[: starts[-1]], after)
+            return "" if over else "\n".join(lines[i:])
     return ""
+
+
+def _is_margin(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith((" ", "\t"))
+
+
+def _works_on(before: list[str], after: list[str]) -> bool:
+    """Whether the script went on: a line of training, or one that looks like those before the traceback.
+
+    Lines of the same shape differ in their numbers only. What processes write as they end looks like
+    nothing before it, and Ray's own lines begin with a bracket.
+    """
+    shapes = {_shape(line) for line in before if _is_margin(line)}
+    own = [line for line in after if not line.startswith(("(", "["))]
+    twice = any(_shape(a) == _shape(b) for a, b in pairwise(own))
+    return twice or any(WORK_LINE.match(line) or _shape(line) in shapes for line in own)
+
+
+def _shape(line: str) -> str:
+    return re.sub(r"[-+]?\d[\d.,:e+-]*", "#", line.strip())
+
+
+def _by_signal(exit_code: int | None) -> bool:
+    """Negative, or 128 and the signal's number as a shell has it; 247 is what some runtimes make of -9."""
+    return exit_code is not None and (exit_code < 0 or 128 < exit_code < 160 or exit_code == 247)
 
 
 SILENT_RANK_LINE = re.compile(r"\[?[Rr]ank (\d+)\]?.*Watchdog caught collective operation timeout")
@@ -165,7 +236,9 @@ def gather_evidence(
         if job.exit_code is not None:
             facts.append(Evidence("exit", str(job.exit_code), now))
     if log:
-        if (exception := final_exception(log)) and not (job and job.exit_code == 0):
+        # who was ended by a signal did not end by an exception: one in its log was handled
+        raised = not (job and (job.exit_code == 0 or _by_signal(job.exit_code)))
+        if raised and (exception := final_exception(log)):
             facts.append(Evidence("exception", exception, now))
         facts.append(Evidence("log", log, now))
     return tuple(facts)

@@ -14,6 +14,17 @@ from steadyray.contract import FailureClass
 F = FailureClass
 
 
+CASCADE = (
+    r"^ray\.exceptions\.(?!RayTaskError|OutOfMemoryError|RuntimeEnv|.*raised in its creation task)",
+    r"^(?:ray\.train\.\S*)?(?:TrainingFailedError|WorkerGroupError|ControllerError|PreemptionError)\b",
+    r"^(?:torch\.distributed\.)?Dist\w*Error\b",
+    r"^\w*(?:Connection\w*Error|BrokenPipeError|EOFError|TimeoutError|KeyboardInterrupt|SystemExit)\b",
+    r"gloo|NCCL|CUDA error|CUBLAS_|cuDNN|Connection (?:closed|reset|refused)|[Tt]imed out|Broken pipe",
+)
+"""Exceptions that follow from a fault of a machine or peer. Any other one is the script's own doing, so an
+older line of the log about such a fault does not explain it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Hits when a piece of evidence from one of `sources` matches one of `patterns`.
@@ -276,6 +287,18 @@ RULES: tuple[Rule, ...] = (
             r"local raylet died",
         ),
         "A node went away under the training.",
+        0.9,
+    ),
+    Rule(
+        "ActorNotMade",
+        F.USER_ERROR,
+        ("exception",),
+        # unless what it raised there is in turn the death of another process
+        (
+            r"error raised in its creation task(?!(?s:.*)"
+            r"(?:died unexpectedly|exit type: SYSTEM_ERROR|WorkerCrashedError|ActorUnavailableError))",
+        ),
+        "The script raised an exception in the constructor of an actor.",
         0.9,
     ),
     Rule(

@@ -39,6 +39,12 @@ USER_IN_TASK = (
     '  File "train.py", line 9, in f\n'
     "ZeroDivisionError: division by zero\n"
 )
+NOT_MADE = (
+    TRACE + "ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation task, "
+    "\x1b[36mray::Rank.__init__()\x1b[39m (pid=7, ip=10.0.0.7, actor_id=01, repr=<train.Rank object>)\n"
+    '  File "train.py", line 5, in __init__\n'
+    "ValueError: hidden must be even\n"
+)
 GCS = (
     "[2026-11-30 10:00:00,000 E 5 5] gcs_rpc_client.h:179: Failed to connect to GCS within 60 seconds. "
     "GCS may have been killed. It's either GCS is terminated by `ray stop` or is killed unexpectedly.\n"
@@ -121,6 +127,7 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
         F.BAD_ENVIRONMENT,
     ),
     ("NodeDied", failed(), NODE_DIED, F.NODE_LOST),
+    ("ActorNotMade", failed(), NOT_MADE, F.USER_ERROR),
     ("WorkerDied", failed(), ACTOR_DIED, F.WORKER_CRASH),
     (
         "InputMissing",
@@ -248,6 +255,106 @@ def test_a_traceback_that_was_handled_long_before_the_end_is_not_the_cause() -> 
 def test_the_last_of_chained_exceptions_counts() -> None:
     log = TRACE + "KeyError: 'a'\n\nDuring handling of the above exception, another one:\n\n" + TRACE
     assert final_exception(log + "ValueError: b\n").startswith("ValueError: b")
+
+
+@pytest.mark.parametrize("code", [137, -9, 143, -15])
+@pytest.mark.parametrize("between", [0, 3, 300])
+def test_a_handled_traceback_before_a_signal_is_not_the_scripts_own_end(code: int, between: int) -> None:
+    log = "step 1\n" + TRACE + "ValueError: handled\n" + "".join(f"step {i}\n" for i in range(between))
+    verdict = classify(gather_evidence(job=failed(code=code), log=log, hint=None))
+    assert (verdict.rule, verdict.failure_class) == ("Killed", F.UNKNOWN)
+
+
+WORK = [
+    "step 7 loss 0.3",
+    "2026-11-30 10:00:01,123 INFO saved",
+    "INFO:root:saved",
+    "Epoch 3: 10%",
+    "done 4 of 9",
+]
+
+
+@pytest.mark.parametrize("line", WORK)
+def test_a_traceback_that_work_follows_was_handled(line: str) -> None:
+    assert final_exception("done 3 of 9\n" + TRACE + "ValueError: handled\n" + line + "\n") == ""
+
+
+ENDINGS = [
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA`\n",
+    "[rank0]:[W1130 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was not called\n" * 2,
+    "(Rank pid=7) step 9\n(Rank pid=7) step 10\n",
+    "\tsize mismatch\n" * 300,
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_processes_write_as_they_end_does_not_hide_their_exception(ending: str) -> None:
+    log = "step 1\n" + TRACE + "RuntimeError: no\n" + ending
+    assert final_exception(log).startswith("RuntimeError: no")
+
+
+def test_only_the_last_sixty_lines_hold_an_end() -> None:
+    ending = [f"{word} {other}" for word in "abcdefgh" for other in "abcdefgh"]
+    log = TRACE + "ValueError: b\n"
+    assert final_exception(log + "\n".join(ending[:59]))
+    assert final_exception(log + "\n".join(ending[:60])) == ""
+
+
+FAULTS = {
+    "preempted": ("The actor died because the actor's node was preempted: spot\n", F.PREEMPTED),
+    "drained": ("PreemptionError: Training was interrupted by node preemption\n", F.PREEMPTED),
+    "device": (
+        "caught: CUDA out of memory. Tried to allocate 2 GiB; halving the batch\n",
+        F.OUT_OF_MEMORY_DEVICE,
+    ),
+    "host": ("(raylet) 1 worker was killed due to the node running low on memory\n", F.OUT_OF_MEMORY_HOST),
+    "ecc": ("node=gpu-17: uncorrectable ECC error\n", F.HARDWARE_FAULT),
+    "gcs": ("lost connection to GCS, tries again\n", F.HEAD_LOST),
+    "watchdog": ("[Rank 3] Watchdog caught collective operation timeout\n", F.COLLECTIVE_TIMEOUT),
+}
+OWN = [
+    "ValueError: bad label",
+    "ModuleNotFoundError: No module named 'x'",
+    NOT_MADE.removeprefix(TRACE),
+    USER_IN_TASK.removeprefix(TRACE),
+]
+CONSEQUENCES = [
+    "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:1",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp",
+    "ray.exceptions.ActorUnavailableError: The actor is temporarily unavailable",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "ray.exceptions.RayTaskError(RuntimeError): ray::train() (pid=7)\n"
+    '  File "train.py", line 9, in train\nRuntimeError: [gloo] Connection closed by peer',
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("own", OWN)
+def test_an_own_exception_wins_over_a_fault_that_the_script_got_over(fault: str, own: str) -> None:
+    log = "step 1\n" + FAULTS[fault][0] + "step 2\n" + TRACE + own + "\n"
+    verdict = classify(gather_evidence(job=failed(), log=log, hint=None))
+    assert verdict.failure_class in {F.USER_ERROR, F.BAD_ENVIRONMENT}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("after", CONSEQUENCES)
+def test_a_fault_wins_over_the_exceptions_that_follow_from_it(fault: str, after: str) -> None:
+    line, expected = FAULTS[fault]
+    verdict = classify(gather_evidence(job=failed(), log="step 1\n" + line + TRACE + after + "\n", hint=None))
+    assert verdict.failure_class is expected
+
+
+def test_a_fault_in_the_chain_of_the_last_exception_is_its_cause() -> None:
+    log = CUDA_OOM + "\nThe above exception was the direct cause of the following exception:\n\n" + TRACE
+    verdict = classify(gather_evidence(job=failed(), log=log + "RuntimeError: rank 3 failed\n", hint=None))
+    assert verdict.failure_class is F.OUT_OF_MEMORY_DEVICE
+
+
+def test_an_actor_whose_constructor_lost_another_process_is_a_crash() -> None:
+    inner = NOT_MADE.replace(
+        "ValueError: hidden must be even", "ray.exceptions.ActorDiedError: The actor died unexpectedly"
+    )
+    assert classify(gather_evidence(job=failed(), log=inner, hint=None)).failure_class is F.WORKER_CRASH
 
 
 def test_no_evidence_is_unknown_and_not_a_user_error() -> None:
