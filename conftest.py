@@ -1,15 +1,20 @@
-"""In CI a skipped test is a failed one: a suite that skips what the machine lacks would pass on nothing.
+"""What holds for whatever folder is tested.
 
-Here and not under tests/ so that it holds for whatever folder is tested.
+In CI a skipped test is a failed one: a suite that skips what the machine lacks would pass on nothing.
+And Ctrl-C works: a shell starts its background jobs with SIGINT ignored, which every process they start
+inherits, so that the tests that send one would wait for nothing.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
