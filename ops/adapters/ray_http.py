@@ -8,6 +8,8 @@ those of Ray 2.60.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -61,7 +63,8 @@ class RayHttp:
         )
 
     def session(self) -> str:
-        return str(self._json("GET", "/api/version")["session_name"])
+        with self._in_rays_form("/api/version"):
+            return str(self._json("GET", "/api/version")["session_name"])
 
     # --- jobs ---
     def submit(self, request: JobRequest) -> bool:
@@ -77,6 +80,8 @@ class RayHttp:
             body["entrypoint_resources"] = request.resources
         try:
             self._json("POST", "/api/jobs/", json=body)
+        except NotFoundError as error:
+            raise ServerError(f"{error} (in answer to a submission)") from error
         except ClusterError as error:
             if "already exists" not in str(error):  # status 500 in 2.60, by the text only
                 raise
@@ -94,8 +99,10 @@ class RayHttp:
             )
 
     def job(self, submission_id: str) -> JobView | None:
+        path = f"/api/jobs/{submission_id}"
         try:
-            return parse_job(self._json("GET", f"/api/jobs/{submission_id}"))
+            with self._in_rays_form(path):
+                return parse_job(self._json("GET", path))
         except NotFoundError:
             return None
 
@@ -142,8 +149,14 @@ class RayHttp:
         try:
             self._request("GET", path)
         except NotFoundError:
-            self._request("PUT", path, content=data)
+            self._put(path, data)
         return f"gcs://{name}"
+
+    def _put(self, path: str, data: bytes) -> None:
+        try:
+            self._request("PUT", path, content=data)
+        except NotFoundError as error:
+            raise ServerError(f"{error} (in answer to an upload)") from error
 
     # --- nodes ---
     def nodes(self) -> tuple[NodeView, ...]:
@@ -163,6 +176,14 @@ class RayHttp:
         return Capacity(asked, total, {name: free.get(name, amount) for name, amount in total.items()})
 
     # --- HTTP ---
+    @contextmanager
+    def _in_rays_form(self, path: str) -> Iterator[None]:
+        """Another server on the port may well answer with JSON, but not with Ray's fields."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServerError(f"{self.url}{path} does not answer as Ray does: {error!r}") from error
+
     def _json(self, method: str, path: str, **kwargs: Any) -> Any:
         response = self._request(method, path, **kwargs)
         try:
@@ -199,6 +220,9 @@ class _Passing(ServerError):
 
 
 PASSING = ("No available agent", "Failed to get head node agent", "Agent info not found")
+UNKNOWN_TO_RAY = "does not exist"
+"""Ends every 404 of dashboard/modules/job/job_head.py. Any other 404 is not the head's: to take a proxy's
+default page for a head without memory would start a second writer beside the first."""
 
 
 def raise_for(response: httpx.Response, url: str) -> None:
@@ -213,8 +237,13 @@ def raise_for(response: httpx.Response, url: str) -> None:
             hint="use the token of this cluster: its token file, or RAY_AUTH_TOKEN_PATH",
         )
     why = headline(text)
+    if status == 404 and UNKNOWN_TO_RAY in text:
+        raise NotFoundError(f"{where}: {why}")
     if status == 404:
-        raise NotFoundError(f"{where}: {why or 'not found'}")
+        raise ServerError(
+            f"{where}: HTTP 404 that is not Ray's: {why or 'empty'}",
+            hint="something else answers at this address: a proxy's default page, or another server",
+        )
     if status in (502, 503, 504) or any(word in text for word in PASSING):
         raise _Passing(f"{where}: HTTP {status}: {why}")
     if status >= 500:

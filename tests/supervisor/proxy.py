@@ -99,3 +99,7 @@ def jobs_api(method: str, path: str) -> bool:
 
 def submission(method: str, path: str) -> bool:
     return method == "POST" and path == "/api/jobs/"
+
+
+def packages(method: str, path: str) -> bool:
+    return path.startswith("/api/packages")

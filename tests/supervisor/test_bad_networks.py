@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from proxy import Fault, Proxy, any_request, jobs_api, submission
+from proxy import Fault, Proxy, any_request, jobs_api, packages, submission
 
-from conftest import Desk, driver_of, wait_for
+from conftest import CHECKPOINTING, Desk, driver_of, wait_for
 from ops.adapters.clusters import LocalMaker
 from ops.adapters.local_cluster import ClusterConnection
 from ops.adapters.ray_http import RayHttp
 from ops.errors import AuthError, ServerError, UnreachableError
+from ops.ports import JobRequest
 
 
 @pytest.fixture
@@ -142,3 +143,73 @@ def test_nobody_there_is_unreachable_and_a_broken_server_is_not(proxy: Proxy) ->
 def test_a_wrong_token_raises_the_error_that_says_so(proxy: Proxy) -> None:
     with pytest.raises(AuthError):
         RayHttp(proxy.url, "nonsense", retry_seconds=0.0).session()
+
+
+@pytest.mark.ray
+def test_a_404_that_is_not_rays_is_an_outage_and_never_a_second_writer(
+    remote: Desk, proxy: Proxy, shared_cluster: ClusterConnection
+) -> None:
+    """An ingress without its backend answers 404 in its own words, at first to uploads, then to all."""
+    foreign = "default backend - 404"
+    proxy.faults += [
+        Fault(submission, status=404, text=foreign, times=1),
+        Fault(packages, status=404, text=foreign, times=1),
+    ]
+    gate = remote.directory("ingress") / "gate"
+    gate.parent.mkdir(parents=True)
+    gate.write_text("3")
+    script = remote.script("train.py", CHECKPOINTING)
+    watching = remote.start(*words(remote, "ingress", python(shared_cluster)), script, "6")
+    wait_for(lambda: remote.read("ingress", "attempts/0001/progress.json").get("step") == 3, "step 3")
+    proxy.faults.append(Fault(any_request, status=404, text=foreign))
+    wait_for(lambda: remote.events("ingress", "Waiting"), "the supervisor waits")
+    before = len(proxy.seen)
+    wait_for(lambda: len(proxy.seen) > before + 12, "longer than a job may be unknown")
+    assert remote.attempts("ingress") == 1
+    proxy.faults.clear()
+    gate.write_text("99")
+    _, err = watching.communicate(timeout=120)
+    assert watching.returncode == 0, err
+    assert remote.attempts("ingress") == 1
+    assert remote.events("ingress", "ActionTaken") == []
+
+
+CALLS: dict[str, Callable[[RayHttp], object]] = {
+    "session": lambda ray: ray.session(),
+    "job": lambda ray: ray.job("digits-1"),
+    "stop": lambda ray: ray.stop("digits-1"),
+    "submit": lambda ray: ray.submit(JobRequest("digits-1", "true")),
+    "upload": lambda ray: ray.upload_package("_ray_pkg_0.zip", b"x"),
+    "nodes": lambda ray: ray.nodes(),
+}
+FOREIGN = {
+    "ingress": (404, "default backend - 404"),
+    "empty": (404, ""),
+    "json": (404, '{"detail":"Not Found"}'),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("answer", FOREIGN)
+def test_no_call_takes_another_servers_404_for_rays(call: str, answer: str) -> None:
+    status, text = FOREIGN[answer]
+    fault = Fault(any_request, status=status, text=text)
+    with Proxy("http://127.0.0.1:9", [fault]) as other, pytest.raises(ServerError, match="not Ray's"):
+        CALLS[call](RayHttp(other.url, retry_seconds=0.0))
+
+
+@pytest.mark.parametrize("call", ["session", "job"])
+def test_another_servers_good_answer_is_no_news_of_a_job(call: str) -> None:
+    fault = Fault(any_request, status=200, text='{"hello": "world"}')
+    with Proxy("http://127.0.0.1:9", [fault]) as other, pytest.raises(ServerError, match="as Ray does"):
+        CALLS[call](RayHttp(other.url, retry_seconds=0.0))
+
+
+def test_rays_own_404_is_a_job_it_does_not_know_and_an_upload_it_lacks_is_no_crash() -> None:
+    text = "Job digits-1 does not exist"
+    with Proxy("http://127.0.0.1:9", [Fault(any_request, status=404, text=text)]) as ray:
+        client = RayHttp(ray.url, retry_seconds=0.0)
+        assert client.job("digits-1") is None
+        for call in ("submit", "upload"):
+            with pytest.raises(ServerError):
+                CALLS[call](client)
