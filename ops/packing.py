@@ -12,6 +12,8 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ops.errors import UsageError
@@ -21,21 +23,30 @@ SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", ".steadyray", "__pycache__", ".mypy_cache", ".ruff_cache"}
     | {".pytest_cache", ".hypothesis", ".tox", "node_modules", ".idea", ".vscode"}
 )
-SKIPPED_SUFFIXES = (".pyc", ".pyo")
+SECRETS = (".env*", "*.pem", "*.key", "id_rsa*")
+"""Stay at home: the zip is kept with the run and lies in the head's memory. Told in docs/training.md."""
+SKIPPED = ("*.pyc", "*.pyo", "*.egg-info", *SECRETS)
 MOST_BYTES = 100 * 1024 * 1024
-"""Packed. Ray refuses packages above 500 MiB and keeps them in the head's memory; data belongs elsewhere."""
+"""Before packing, so that nothing is read for the answer. Ray refuses packages above 500 MiB and keeps them
+in the head's memory; data belongs elsewhere."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(folder: Path) -> tuple[str, bytes]:
-    """(hash, zip) of `folder`; the same files give the same bytes. Raises UsageError if it is too large."""
+    """(hash, zip) of `folder`; the same files give the same bytes.
+
+    Raises UsageError for a folder that is not there or too large, and for a file that cannot be packed.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="name one that is there with --working-dir")
+    files = dict(sorted(_files(folder)))
+    if sum(files.values()) > MOST_BYTES:
+        raise _too_large(folder, files)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for path in sorted(_files(folder)):
-            name = path.relative_to(folder).as_posix()
-            _add(archive, name, path.read_bytes(), executable=os.access(path, os.X_OK))
-            if buffer.tell() > MOST_BYTES:
-                raise _too_large(folder)
+        for path in files:
+            with _named(path):
+                _add(archive, _name(path, folder), path.read_bytes(), executable=os.access(path, os.X_OK))
         for name, data in entry_sources().items():
             _add(archive, f"{ENTRY_FOLDER}/{name}", data)
     data = buffer.getvalue()
@@ -53,13 +64,49 @@ def entry_sources() -> dict[str, bytes]:
     return {name: (package / name).read_bytes() for name in ("entry.py", "contract.py")}
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [f for f in folders if f not in SKIPPED_FOLDERS and not f.endswith(".egg-info")]
-        for name in names:
-            path = Path(parent) / name
-            if not name.endswith(SKIPPED_SUFFIXES) and path.is_file():
-                yield path
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Files to pack with their sizes, in bytes."""
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [name for name in folders if _is_packed(name)]
+        for path in (Path(parent) / name for name in names if _is_packed(name)):
+            with _named(path):
+                if path.is_file():
+                    yield path, path.stat().st_size
+
+
+def _is_packed(name: str) -> bool:
+    return name not in SKIPPED_FOLDERS and not any(fnmatch(name, pattern) for pattern in SKIPPED)
+
+
+def _name(path: Path, folder: Path) -> str:
+    """As it stands in the zip, which knows UTF-8 only."""
+    name = path.relative_to(folder).as_posix()
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise _cannot(path, "its name is not UTF-8") from None
+    return name
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """The system's errors into one that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _cannot(path, error.strerror or str(error)) from error
+
+
+def _refuse(error: OSError) -> None:
+    raise _cannot(Path(error.filename), error.strerror or str(error)) from error
+
+
+def _cannot(path: Path, why: str) -> UsageError:
+    shown = os.fsencode(path).decode(errors="backslashreplace")
+    return UsageError(
+        f"cannot send {shown} along: {why}",
+        hint="mend it, move it out of the folder, or name another folder with --working-dir",
+    )
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, *, executable: bool = False) -> None:
@@ -70,10 +117,10 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, *, executable: bool =
     archive.writestr(info, data)
 
 
-def _too_large(folder: Path) -> UsageError:
-    sizes = sorted(((p.stat().st_size, p) for p in _files(folder)), reverse=True)[:3]
-    largest = ", ".join(f"{p.relative_to(folder)} ({size / 2**20:.0f} MiB)" for size, p in sizes)
+def _too_large(folder: Path, files: dict[Path, int]) -> UsageError:
+    most = sorted(files, key=lambda path: -files[path])[:3]
+    largest = ", ".join(f"{path.relative_to(folder)} ({files[path] / 2**20:.0f} MiB)" for path in most)
     return UsageError(
-        f"the code in {folder} is larger than {MOST_BYTES // 2**20} MiB packed; largest: {largest}",
+        f"the code in {folder} is larger than {MOST_BYTES // 2**20} MiB; largest: {largest}",
         hint="move data out of the folder, or name a smaller one with --working-dir",
     )

@@ -61,3 +61,38 @@ def test_a_folder_that_is_too_large_is_refused_with_the_largest_files(
     with pytest.raises(UsageError, match=r"data\.bin") as caught:
         packing.pack(tmp_path)
     assert "--working-dir" in caught.value.hint
+
+
+def test_a_file_that_is_too_large_is_refused_without_being_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge.bin").open("wb") as file:
+        file.truncate(2**42)
+    with pytest.raises(UsageError, match=r"huge\.bin"):
+        packing.pack(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no folder .*nope"):
+        packing.pack(tmp_path / "nope")
+
+
+def test_a_file_whose_name_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    with pytest.raises(UsageError, match=r"caf\\xe9\.txt along: its name is not UTF-8"):
+        packing.pack(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "memory").symlink_to("/proc/self/mem")  # cannot be read from its start, not even by root
+    with pytest.raises(UsageError, match="memory along: Input/output error"):
+        packing.pack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path", [".env", ".env.local", "tls/server.pem", "tls/server.key", "id_rsa", "id_rsa.pub"]
+)
+def test_what_usually_holds_a_secret_stays_at_home(tmp_path: Path, path: str) -> None:
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text("x")
+    (tmp_path / "environment.py").write_text("x")
+    kept = {name for name in names(packing.pack(tmp_path)[1]) if not name.startswith(packing.ENTRY_FOLDER)}
+    assert kept == {"environment.py"}
