@@ -244,7 +244,7 @@ def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.
     environment = {**os.environ, MARKER: marker(cluster["uuid"], "keeper")}
     with folder.keeper_log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "ops.adapters.local_keeper", str(folder.path)],
+            [sys.executable, "-P", "-m", "ops.adapters.local_keeper", str(folder.path)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

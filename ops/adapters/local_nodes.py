@@ -183,7 +183,7 @@ def node_environment(
     }
 
 
-RAY_START = (sys.executable, "-m", "ray.scripts.scripts", "start")
+RAY_START = (sys.executable, "-P", "-m", "ray.scripts.scripts", "start")
 FIXED_FLAGS = (
     "--node-manager-port=0",
     "--object-manager-port=0",

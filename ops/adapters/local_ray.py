@@ -135,7 +135,7 @@ def probe(cluster: ClusterConnection, command: str, *arguments: str) -> Any:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "ops.adapters.ray_probe", command, cluster.gcs_address, *arguments],
+            [sys.executable, "-P", "-m", "ops.adapters.ray_probe", command, cluster.gcs_address, *arguments],
             env={**kept, **cluster.environment()},
             capture_output=True,
             text=True,

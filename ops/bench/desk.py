@@ -177,7 +177,7 @@ def supervised(at: ClusterConnection, folder: Path, *command: str) -> Training:
     words = ["job", "run", "--cluster", at.name, "--name", run, "--env", f"BENCH_FOLDER={folder}"]
     with (folder / "command.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *words, "--", *command],
+            [sys.executable, "-P", "-m", "ops.cli", *words, "--", *command],
             cwd=SCRIPTS,
             env={**os.environ, "STEADYRAY_RUNS": str(folder / "runs")},
             stdout=log,

@@ -111,7 +111,7 @@ def _peak(at: ClusterConnection, folder: Path) -> float:
     ]
     with (folder / "digits.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *words],
+            [sys.executable, "-P", "-m", "ops.cli", *words],
             env={**os.environ, "STEADYRAY_RUNS": str(folder / "runs")},
             stdout=log,
             stderr=log,

@@ -47,7 +47,7 @@ class Desk:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *words],
+            [sys.executable, "-P", "-m", "ops.cli", *words],
             cwd=self.folder,
             env={**os.environ, "STEADYRAY_HOME": str(self.home), "COLUMNS": "200", **self.environment},
             stdout=subprocess.PIPE,
