@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -66,6 +68,30 @@ def check_no_secrets(spec: RunSpec) -> None:
                 "word: hiding it would make every log and record unreadable",
                 hint=f"if it is no secret, pass it with --env {name}=VALUE; else take a longer one",
             )
+
+
+def check_root(root: str) -> None:
+    """A job reads and writes its run directory as files, on whichever node it runs."""
+    if "://" in root:
+        raise UsageError(
+            f"runs cannot be kept at {redact(root)}: jobs need a folder that every node of the cluster sees",
+            hint="set STEADYRAY_RUNS to such a folder (a shared file system, or a bucket that is mounted)",
+        )
+
+
+def unfinished(
+    stores: Mapping[str, RunStore], stem: str, entrypoint: tuple[str, ...], cluster: str
+) -> str | None:
+    """The oldest of the runs called `stem`, `stem-2` … that is this command and has not ended."""
+    called = re.compile(rf"{re.escape(stem)}(?:-(\d+))?")
+    numbers = {name: int(m[1] or 1) for name in stores if (m := called.fullmatch(name))}
+    for name in sorted(numbers, key=numbers.__getitem__):
+        with suppress(StoreError):  # a damaged run hides no other
+            spec = read_spec(stores[name])
+            same = spec is not None and (spec.entrypoint, spec.cluster) == (entrypoint, cluster)
+            if same and finished_state(stores[name]) is None:
+                return name
+    return None
 
 
 def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:

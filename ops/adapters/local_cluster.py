@@ -19,7 +19,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import psutil
 import yaml
 
 from ops import render
+from ops.adapters.local_host import Relation, host_of, this_host
 from ops.adapters.local_nodes import (
     HEAD,
     ClusterFolder,
@@ -77,12 +78,17 @@ class ClusterConnection:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is of a cluster of some name; `processes` counts those that live."""
+    """What there is of a cluster of some name; `processes` counts those that live *and* can be seen here."""
 
     folder: ClusterFolder
     cluster: dict[str, Any]
     keeper: ProcessId | None
     processes: int
+
+    @property
+    def elsewhere(self) -> bool:
+        """Another host or container made it, so that nothing can be said about its processes from here."""
+        return host_of(self.cluster).seen_from(this_host()) is Relation.ELSEWHERE
 
 
 def folder_of(name: str) -> ClusterFolder:
@@ -107,6 +113,11 @@ def find(name: str) -> Found | None:
         process = ProcessId(data["pid"], data["created"])
         keeper = process if process.alive() else None
     return Found(folder, cluster, keeper, len(marked(cluster["uuid"])))
+
+
+def known(name: str) -> bool:
+    """Whether a cluster of that name was ever made or ended in this home; its lock stays after it."""
+    return folder_of(name).path.exists() or _lock_file(name).exists()
 
 
 def connection(name: str) -> ClusterConnection:
@@ -136,18 +147,21 @@ def _connection(folder: ClusterFolder, cluster: dict[str, Any]) -> ClusterConnec
 def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> ClusterConnection:
     """Make the cluster, or return the one that runs; a lost keeper is replaced. Idempotent.
 
-    Raises ClusterError with a hint when it cannot be made; then nothing is left of the attempt.
+    Raises ClusterError with a hint when it cannot be made; then only its profile and logs are left, so that
+    it can be tried again by name.
     """
     with only_one(profile.name):
         found = find(profile.name)
         if found is not None and found.processes:
+        _refuse_elsewhere(found)
             if yaml.safe_load(found.folder.profile_file.read_text()) != profile.model_dump():
                 say(f"cluster {profile.name!r} has another profile; `cluster down` first to apply this one")
             return _repaired(found, say)
         if found is not None:
-            say(f"cleaning up after an earlier cluster {profile.name!r} that ended without `cluster down`")
-            _remove(found)
         folder = folder_of(profile.name)
+        preflight(profile, folder.path)  # first: a machine that is not ready must not cost what there is
+            say(f"cleaning up after an earlier cluster {profile.name!r} that ended without `cluster down`")
+            _remove(found, keep_logs=True)
         cluster = _prepare(profile, folder)
         try:
             keeper = _start_keeper(folder, cluster)
@@ -164,9 +178,22 @@ def down(name: str) -> int:
     with only_one(name):
         found = find(name)
         return _remove(found) if found else 0
+        _refuse_elsewhere(found)
 
 
 def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
+def _refuse_elsewhere(found: Found | None) -> None:
+    """To clean up after processes that one cannot see would leave them running without their files."""
+    if found is None or not found.elsewhere:
+        return
+    name, owner = found.cluster["name"], host_of(found.cluster).words(this_host())
+    raise ClusterError(
+        f"cluster {name!r} belongs to host {owner}; from here its processes cannot be seen",
+        hint=f"type it there (steadyray cluster down --name {name}), or take another name or STEADYRAY_HOME; "
+        f"if that host is gone for ever: rm {found.folder.cluster_file}",
+    )
+
+
     keeper = None
     if found.keeper is None:
         say(f"the keeper of cluster {found.cluster['name']!r} is gone: starting a new one")
@@ -177,8 +204,7 @@ def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
 
 
 def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
-    """Check the machine, choose ports, write the cluster's files. No process is started here."""
-    preflight(profile, folder.path)
+    """Choose ports, write the cluster's files. No process is started here."""
     cluster_uuid = uuid.uuid4().hex
     host = node_address(cluster_uuid, 1)
     free = free_ports(5)
@@ -198,6 +224,7 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
         "profile": str(folder.profile_file),
         "uuid": cluster_uuid,
         "address": f"http://127.0.0.1:{dashboard_port}",
+        "host": asdict(this_host()),
         "gcs_address": f"{host}:{gcs_port}",
         "token_file": str(folder.token_file),
         "temp_dir": str(short_temp_dir(cluster_uuid)),
@@ -320,9 +347,13 @@ def _keep_head_logs(found: Found) -> None:
 
 
 @contextlib.contextmanager
+def _lock_file(name: str) -> Path:
+    return home() / "clusters" / f".{name}.lock"
+
+
 def only_one(name: str) -> Iterator[None]:
     """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind."""
-    path = home() / "clusters" / f".{name}.lock"
+    path = _lock_file(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,14 +20,15 @@ from ops import submission
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
 from ops.adapters.run_store import ObStore, open_store, run_names
+from ops.cli.background import say_that_it_works, supervise_in_background
 from ops.cli.live import LiveView
+from ops.cli.new_run import Options, create, is_recipe
 from ops.cli.report import present
-from ops.config import home, runs_root
-from ops.errors import NotFoundError, OpsError, OpsTimeoutError, UsageError
+from ops.config import runs_root
+from ops.errors import NotFoundError, OpsError, OpsTimeoutError
 from ops.output import Format, note, show
 from ops.policy.model import Budgets, RunSnapshot, RunState
 from ops.record import Recorder
-from ops.spec import RunSpec
 from ops.supervise import Supervisor, Tick
 
 app = typer.Typer(help="Start, follow, look at and end runs.", no_args_is_help=True)
@@ -37,6 +36,8 @@ app = typer.Typer(help="Start, follow, look at and end runs.", no_args_is_help=T
 DEFAULTS = Budgets()
 MODEL_FILE = "model.pt"
 """What the library's recipes leave in the run directory."""
+PREDICT = "import sys; from steadyray import predict; sys.path.append('.'); sys.exit(predict.main())"
+"""A recipe may name a model in the current folder, whose files must not stand before the packages' own."""
 
 Words = Annotated[
     list[str],
@@ -89,9 +90,18 @@ def run(
     Examples: `steadyray job run digits.yaml workers=2` and `steadyray job run -- python my_train.py`.
     """
     options = Options(
-        name, cluster, restart_ok, time_limit, wait_limit, patience, env, secret_env, working_dir
+        name,
+        cluster,
+        restart_ok,
+        time_limit,
+        wait_limit,
+        patience,
+        env,
+        secret_env,
+        working_dir,
+        driver_resource,
     )
-    run_name = _attach_to(words, name) or _create(words, options, driver_resource)
+    run_name = _attach_to(words, name) or create(words, options)
     follow(run_name)
 
 
@@ -109,16 +119,24 @@ def submit(
     working_dir: WorkingDir = None,
     driver_resource: Resource = None,
 ) -> None:
-    """Like `run`, but return at once; a process in the background looks after the run.
+    """Like `run`, but return once it is on its way; a process in the background looks after the run.
 
     Examples: `steadyray job submit digits.yaml --name night` and `steadyray job run night` to follow it.
     """
     options = Options(
-        name, cluster, restart_ok, time_limit, wait_limit, patience, env, secret_env, working_dir
+        name,
+        cluster,
+        restart_ok,
+        time_limit,
+        wait_limit,
+        patience,
+        env,
+        secret_env,
+        working_dir,
+        driver_resource,
     )
-    run_name = _attach_to(words, name) or _create(words, options, driver_resource)
-    log = _supervise_in_background(run_name)
-    note(f"run {run_name} is looked after in the background (log: {log})")
+    run_name = _attach_to(words, name) or create(words, options)
+    _leave_in_background(run_name)
     note(f"follow it: steadyray job run {run_name}")
     typer.echo(run_name)
 
@@ -127,12 +145,20 @@ def submit(
 def supervise(name: NameArgument) -> None:
     """The loop of the process that `submit` leaves in the background."""
     last = ""
-    for tick in ticks(open_supervisor(name)):
-        seen = tick.snapshot
-        line = f"{seen.state} attempt {seen.attempt}: {tick.decision.reason}: {seen.message}"
+
+    def tell(seen: RunSnapshot, reason: str) -> None:
+        nonlocal last
+        line = f"{seen.state} attempt {seen.attempt}: {reason}: {seen.message}"
+        if not last:
+            say_that_it_works(line)
         if line != last:
             note(line)
         last = line
+
+    supervisor = open_supervisor(name)
+    supervisor.announce = lambda seen: tell(seen, "Acts")
+    for tick in ticks(supervisor):
+        tell(tick.snapshot, tick.decision.reason)
 
 
 @app.command("list")
@@ -193,7 +219,7 @@ def resume(
     store = _store(name)
     submission.reopen(store, SystemClock(), name)
     if detach:
-        note(f"run {name} goes on in the background (log: {_supervise_in_background(name)})")
+        _leave_in_background(name)
     else:
         follow(name)
 
@@ -230,7 +256,7 @@ def predict(
         raise NotFoundError(
             f"run {name} has left no {MODEL_FILE}", hint=f"see how far it is: steadyray job status {name}"
         )
-    words = [sys.executable, "-m", "steadyray.predict", store.url, "--count", str(count)]
+    words = [sys.executable, "-P", "-c", PREDICT, store.url, "--count", str(count)]
     answer = subprocess.run(
         [*words, *(["--input", str(rows)] if rows else [])], capture_output=True, text=True, check=False
     )
@@ -240,19 +266,10 @@ def predict(
 
 
 # --- shared by the commands ---------------------------------------------------------------------------
-@dataclasses.dataclass(frozen=True, slots=True)
-class Options:
-    """What `run` and `submit` take."""
-
-    name: str | None
-    cluster: str
-    restart_ok: bool
-    time_limit: float | None
-    wait_limit: float
-    patience: float
-    env: list[str] | None
-    secret_env: list[str] | None
-    working_dir: Path | None
+def _leave_in_background(name: str) -> None:
+    log, word = supervise_in_background(name)
+    note(f"run {name} is looked after in the background (log: {log})")
+    note(f"run {name}: {word}")
 
 
 def follow(name: str) -> None:
@@ -331,104 +348,6 @@ def _store(name: str) -> ObStore:
 
 def _attach_to(words: list[str], name: str | None) -> str | None:
     """The run that a single word names."""
-    if len(words) == 1 and name is None and not _is_recipe(words[0]) and words[0] in run_names(runs_root()):
+    if len(words) == 1 and name is None and not is_recipe(words[0]) and words[0] in run_names(runs_root()):
         return words[0]
     return None
-
-
-def _is_recipe(word: str) -> bool:
-    return word.endswith((".yaml", ".yml"))
-
-
-def _create(words: list[str], options: Options, driver_resource: list[str] | None) -> str:
-    """Make the run, or find the unfinished one of the same kind; gives its name."""
-    recipe = Path(words[0]) if _is_recipe(words[0]) else None
-    if recipe and not recipe.is_file():
-        raise NotFoundError(f"there is no recipe {recipe}", hint="name a file, see training_image/recipes")
-    if len(words) == 1 and recipe is None and shutil.which(words[0]) is None:
-        raise NotFoundError(
-            f"{words[0]} is neither a recipe (.yaml), nor a run, nor a command",
-            hint="steadyray job list; a command comes after `--`",
-        )
-    folder = options.working_dir or (recipe.parent if recipe else Path.cwd())
-    command = submission.recipe_command(recipe, tuple(words[1:])) if recipe else tuple(words)
-    made_by = maker(options.cluster)
-    made_by.connect()  # a cluster that is not there is said before anything is written
-    cpus, resources = made_by.driver()
-    code_hash, code = submission.pack(folder)
-    spec = RunSpec(
-        schema=contract.SCHEMA,
-        name=options.name or "run",
-        entrypoint=command,
-        recipe=recipe.name if recipe else None,
-        code_hash=code_hash,
-        cluster=options.cluster,
-        env=_pairs(options.env, "--env"),
-        secret_env=tuple(options.secret_env or ()),
-        restart_ok=options.restart_ok,
-        driver_cpus=cpus,
-        driver_resources={**resources, **_amounts(driver_resource)},
-        budgets=Budgets(
-            wait_seconds=options.wait_limit,
-            time_seconds=options.time_limit,
-            patience_seconds=options.patience,
-        ),
-        created=SystemClock().now(),
-    )
-    if options.name:
-        return _create_named(spec, options.name, code)
-    return _create_numbered(spec, submission.default_name(command, recipe), code)
-
-
-def _create_named(spec: RunSpec, name: str, code: bytes) -> str:
-    submission.check_name(name)
-    spec = spec.model_copy(update={"name": name})
-    if not submission.create(open_store(runs_root(), name), SystemClock(), spec, code):
-        note(f"run {name} exists already and is not finished: following it")
-    return name
-
-
-def _create_numbered(spec: RunSpec, stem: str, code: bytes) -> str:
-    """`stem`, or `stem-2` and so on where finished or other runs have the name."""
-    taken = run_names(runs_root())
-    for number in range(1, 10_000):
-        name = stem if number == 1 else f"{stem}-{number}"
-        try:
-            return _create_named(spec, name, code)
-        except OpsError as error:
-            if name not in taken or error.exit_code != 3:
-                raise
-    raise UsageError(f"too many runs called {stem}", hint="give another --name")
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
-    for word in given or []:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UsageError(f"{option} {word!r} is not KEY=VALUE", hint=f"type {option} KEY=VALUE")
-        pairs[key] = value
-    return pairs
-
-
-def _amounts(given: list[str] | None) -> dict[str, float]:
-    try:
-        return {k: float(v) for k, v in _pairs(given, "--driver-resource").items()}
-    except ValueError as error:
-        raise UsageError(f"--driver-resource: {error}", hint="type --driver-resource NAME=1") from error
-
-
-def _supervise_in_background(name: str) -> Path:
-    """In a session of its own, so that it outlives this terminal. Returns where it logs."""
-    folder = home() / "supervisors"
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / f"{name}.log"
-    with log.open("ab") as file:
-        subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", "job", "supervise", name],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    return log
