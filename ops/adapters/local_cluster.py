@@ -128,8 +128,9 @@ def connection(name: str) -> ClusterConnection:
     except FileNotFoundError:
         others = ", ".join(names()) or "none"
         raise NotFoundError(
-            f"no cluster called {name!r} here (there is: {others})",
-            hint="make it with `steadyray cluster up`",
+            f"no cluster called {name!r} here (looked in {folder.path.parent}, there is: {others})",
+            hint="make it with `steadyray cluster up`; or, if it was made from another folder, set "
+            "STEADYRAY_HOME to the .steadyray folder there",
         ) from None
 
 

@@ -110,3 +110,19 @@ def test_every_relative_link_of_a_document_leads_to_a_file(tracked: list[Path]) 
         if not (path.parent / target).exists()
     ]
     assert broken == []
+
+
+def test_no_process_of_ours_takes_a_file_of_the_current_folder_for_a_package(
+    tracked: list[Path], root: Path
+) -> None:
+    """Without -P, a person's own ops.py or yaml.py would stand before the real one."""
+    ours = [path for path in tracked if path.suffix == ".py" and path.is_relative_to(root / "ops")]
+    assert len(_lines_with(r'sys\.executable, "-P", ', ours)) > 4
+    assert _lines_with(r'sys\.executable, "-[mc]", "(ops|steadyray|ray)\b', ours) == []
+
+
+def test_contributors_are_sent_to_files_that_define_what_is_said_to_be_there(root: Path) -> None:
+    text = (root / "CONTRIBUTING.md").read_text()
+    told = re.findall(r"`([A-Z_]+)`\s+in\s+`([\w/]+\.py)`", text)
+    assert ("TREATMENTS", "ops/policy/treatments.py") in told
+    assert [(n, p) for n, p in told if not re.search(rf"^{n}\b.* =", (root / p).read_text(), re.M)] == []
