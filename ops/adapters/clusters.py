@@ -10,7 +10,7 @@ from pathlib import Path
 from ops import profile
 from ops.adapters import local_cluster
 from ops.adapters.ray_http import RayHttp
-from ops.errors import NotFoundError, UsageError
+from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError, UsageError
 
 WORKER_RESOURCE = {"steadyray_worker": 0.001}
 """Every worker node of a cluster of ours has 1000 of it and the head none, so a driver lands on a worker."""
@@ -25,17 +25,44 @@ class LocalMaker:
     name: str
 
     def connect(self) -> RayHttp:
+        """Raises NotFoundError where nothing is left of it, UnreachableError where it is half gone."""
         at = local_cluster.connection(self.name)
-        return RayHttp(at.dashboard_url, at.token, environment=self.environment())
+        found = local_cluster.find(self.name)
+        if found is not None and found.elsewhere:
+            # its address is a loopback one: whatever answers there on this host is another cluster
+            raise UnreachableError(
+                f"cluster {self.name!r} belongs to host {found.cluster['host']['name']}",
+                hint="look after the run there",
+            )
+        try:
+            return RayHttp(at.dashboard_url, at.token, environment=self.environment())
+        except OSError as error:
+            raise UnreachableError(
+                f"cluster {self.name!r} has no token: {error}",
+                hint=f"steadyray cluster up --name {self.name}",
+            ) from error
 
     def gone(self) -> bool:
-        """Nothing answers *and* nobody is left who would start the head again."""
+        """Nothing answers *and* nobody is left who would start the head again.
+
+        Without a `cluster.json` it was ended here, or could not be made again; a home that never knew the
+        name tells nothing.
+        """
         found = local_cluster.find(self.name)
-        return found is not None and (found.keeper is None or found.processes == 0)
+        if found is None:
+            return local_cluster.known(self.name)
+        return not found.elsewhere and (found.keeper is None or found.processes == 0)
 
     def make(self) -> None:
+        """Raises ClusterError, whatever went wrong: the run outlives a cluster that is not made at once."""
         folder = local_cluster.folder_of(self.name)
-        local_cluster.up(profile.load(folder.profile_file))
+        try:
+            local_cluster.up(profile.load(folder.profile_file))
+        except (UsageError, OpsTimeoutError) as error:
+            again = f"steadyray cluster up --name {self.name}"
+            raise ClusterError(
+                f"cluster {self.name!r} was not made: {error}; type: {again}", hint=again
+            ) from error
 
     def environment(self) -> dict[str, str]:
         """The cluster runs with this Python, so jobs find the same one as `python`."""

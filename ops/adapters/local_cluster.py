@@ -153,14 +153,14 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
     """
     with only_one(profile.name):
         found = find(profile.name)
-        if found is not None and found.processes:
         _refuse_elsewhere(found)
+        if found is not None and found.processes:
             if yaml.safe_load(found.folder.profile_file.read_text()) != profile.model_dump():
                 say(f"cluster {profile.name!r} has another profile; `cluster down` first to apply this one")
             return _repaired(found, say)
-        if found is not None:
         folder = folder_of(profile.name)
         preflight(profile, folder.path)  # first: a machine that is not ready must not cost what there is
+        if found is not None:
             say(f"cleaning up after an earlier cluster {profile.name!r} that ended without `cluster down`")
             _remove(found, keep_logs=True)
         cluster = _prepare(profile, folder)
@@ -178,11 +178,10 @@ def down(name: str) -> int:
     crash."""
     with only_one(name):
         found = find(name)
-        return _remove(found) if found else 0
         _refuse_elsewhere(found)
+        return _remove(found) if found else 0
 
 
-def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
 def _refuse_elsewhere(found: Found | None) -> None:
     """To clean up after processes that one cannot see would leave them running without their files."""
     if found is None or not found.elsewhere:
@@ -195,6 +194,7 @@ def _refuse_elsewhere(found: Found | None) -> None:
     )
 
 
+def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
     keeper = None
     if found.keeper is None:
         say(f"the keeper of cluster {found.cluster['name']!r} is gone: starting a new one")
@@ -224,8 +224,8 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
         "name": profile.name,
         "profile": str(folder.profile_file),
         "uuid": cluster_uuid,
-        "address": f"http://127.0.0.1:{dashboard_port}",
         "host": asdict(this_host()),
+        "address": f"http://127.0.0.1:{dashboard_port}",
         "gcs_address": f"{host}:{gcs_port}",
         "token_file": str(folder.token_file),
         "temp_dir": str(short_temp_dir(cluster_uuid)),
@@ -347,11 +347,11 @@ def _keep_head_logs(found: Found) -> None:
         shutil.move(logs, found.folder.path / "logs")
 
 
-@contextlib.contextmanager
 def _lock_file(name: str) -> Path:
     return home() / "clusters" / f".{name}.lock"
 
 
+@contextlib.contextmanager
 def only_one(name: str) -> Iterator[None]:
     """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind."""
     path = _lock_file(name)

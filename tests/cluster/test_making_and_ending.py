@@ -4,22 +4,27 @@ after."""
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import yaml
 from cluster_support import until
 
 from ops.adapters import local_cluster
-from ops.adapters.local_cluster import ClusterConnection
+from ops.adapters.clusters import LocalMaker
+from ops.adapters.local_cluster import ClusterConnection, ClusterFolder
+from ops.adapters.local_host import Host, this_host
 from ops.adapters.local_processes import MARKER
-from ops.errors import ClusterError, NotFoundError
+from ops.errors import ClusterError, NotFoundError, UnreachableError
 from ops.profile import Profile
 
 SmallProfile = Callable[[dict[str, Any]], Profile]
@@ -138,6 +143,76 @@ def test_up_after_everything_was_killed_makes_a_fresh_cluster(
         assert not killed.temp_dir.exists()
 
 
+def made_by(host: Host, profile: Profile) -> ClusterFolder:
+    """The files of a cluster as `up` writes them, without processes that this host could see."""
+    folder = local_cluster.folder_of(profile.name)
+    folder.path.mkdir(parents=True)
+    folder.profile_file.write_text(yaml.safe_dump(profile.model_dump()))
+    folder.token_file.write_text("token")
+    cluster = {
+        "name": profile.name,
+        "uuid": "0" * 32,
+        "host": asdict(host),
+        "address": "http://127.0.0.1:9",
+        "gcs_address": "127.0.0.1:9",
+        "temp_dir": str(folder.path / "temp"),
+    }
+    folder.cluster_file.write_text(json.dumps(cluster))
+    return folder
+
+
+HERE = this_host()
+OTHERS = {
+    "another machine": Host("host-a", "5a3c", HERE.pid_namespace),
+    "another container of this machine": replace(HERE, pid_namespace=HERE.pid_namespace + 1),
+    "the same, with another name": Host("host-a", HERE.boot_id, HERE.pid_namespace + 1),
+}
+
+
+@pytest.mark.parametrize("host", OTHERS.values(), ids=OTHERS)
+def test_a_cluster_of_another_host_is_never_gone_and_neither_made_nor_ended_here(
+    home: Path, small_profile: SmallProfile, host: Host
+) -> None:
+    """B sees none of A's processes, and must not take that for their end."""
+    profile = small_profile({"name": "theirs"})
+    folder = made_by(host, profile)
+    before = {path: path.read_text() for path in folder.path.iterdir()}
+    assert not LocalMaker("theirs").gone()
+    for command in (lambda: local_cluster.up(profile), lambda: local_cluster.down("theirs")):
+        with pytest.raises(ClusterError, match=f"belongs to host {host.name}") as error:
+            command()
+        assert "cluster down --name theirs" in error.value.hint
+    with pytest.raises(UnreachableError, match=f"belongs to host {host.name}"):
+        LocalMaker("theirs").connect()
+    assert {path: path.read_text() for path in folder.path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "host", [replace(HERE, boot_id="before"), replace(HERE, name="renamed")], ids=["rebooted", "renamed"]
+)
+def test_what_a_reboot_left_is_stale_and_a_new_name_changes_nothing(
+    home: Path, small_profile: SmallProfile, host: Host
+) -> None:
+    folder = made_by(host, small_profile({"name": "stale"}))
+    assert LocalMaker("stale").gone()
+    assert local_cluster.down("stale") == 0
+    assert not folder.path.exists()
+
+
+def test_an_up_that_is_refused_keeps_what_there_is_to_try_again(
+    home: Path, small_profile: SmallProfile
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        folder = made_by(HERE, small_profile({"name": "again", "head": {"dashboard_port": port}}))
+        before = {path: path.read_text() for path in folder.path.iterdir()}
+        for _ in range(2):
+            with pytest.raises(ClusterError, match=f"port {port}"):
+                LocalMaker("again").make()
+    assert {path: path.read_text() for path in folder.path.iterdir()} == before
+    assert LocalMaker("again").gone()
+
+
 def test_a_taken_port_is_named_and_nothing_is_started(home: Path, small_profile: SmallProfile) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -196,6 +271,7 @@ def test_a_head_that_does_not_start_leaves_nothing_but_its_log(
     left = sorted(path.name for path in (home / "clusters/broken").iterdir())
     assert [name for name in left if not name.endswith(".log")] == ["launcher.yaml", "profile.yaml"]
     assert local_cluster.find("broken") is None
+    assert LocalMaker("broken").gone(), "a supervisor may try again"
 
 
 def test_of_two_commands_at_once_the_second_is_told(home: Path, small_profile: SmallProfile) -> None:
