@@ -34,6 +34,8 @@ from ops.supervise import Supervisor, Tick
 app = typer.Typer(help="Start, follow, look at and end runs.", no_args_is_help=True)
 
 DEFAULTS = Budgets()
+STOP_PATIENCE_SECONDS = 20.0
+"""How long `job stop` waits for a silent cluster; a head that is started again takes 6 s."""
 MODEL_FILE = "model.pt"
 """What the library's recipes leave in the run directory."""
 PREDICT = "import sys; from steadyray import predict; sys.path.append('.'); sys.exit(predict.main())"
@@ -204,10 +206,18 @@ def stop(name: NameArgument) -> None:
         note(f"run {name} is already finished ({state})")
         return
     Recorder(store, SystemClock()).create(contract.STOP_REQUEST, {"time": SystemClock().now()})
-    last = ""
-    for tick in ticks(_supervisor(name, store)):
+    last, supervisor = "", _supervisor(name, store)
+    deadline = supervisor.clock.monotonic() + STOP_PATIENCE_SECONDS
+    for tick in ticks(supervisor):
         if tick.snapshot.message != last:
             note(last := tick.snapshot.message)
+        blind = tick.decision.reason == FailureClass.CONTROL_PLANE_BLIND
+        if blind and supervisor.clock.monotonic() > deadline:
+            raise OpsTimeoutError(
+                f"the cluster of run {name} did not answer for {STOP_PATIENCE_SECONDS:g} s; the stop is "
+                "noted, and whoever looks after the run carries it out once the cluster answers",
+                hint=f"look at the cluster: steadyray cluster status; then again: steadyray job stop {name}",
+            )
 
 
 @app.command()
