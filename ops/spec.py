@@ -33,7 +33,7 @@ class RunSpec(BaseModel):
 
 
 def submission_id(spec: RunSpec, run_url: str, attempt: int) -> str:
-    """The same for every supervisor of a run, and another for every other run on the cluster.
+    """Another for every other run on the cluster. For a new attempt; one that exists has it in its lease.
 
     The hash keeps apart equal names in two runs folders, and a run from one of the same name whose folder
     was deleted: the cluster still knows the old one's job, and would answer with its end.

@@ -83,7 +83,7 @@ def translated(url: str, path: str) -> Iterator[None]:
 def open_store(root: str, run: str) -> ObStore:
     """The store of `run` under `root`, a folder or a URL. A folder is made when something is written."""
     if "://" not in root:
-        folder = Path(root).expanduser().absolute() / run
+        folder = Path(root).expanduser().resolve() / run  # one name, however the path is spelled
         with translated(str(folder), ""):
             folder.mkdir(parents=True, exist_ok=True)
             return ObStore(LocalStore(prefix=folder), str(folder))
