@@ -15,12 +15,13 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import EventKind, Failure, Progress
 
-from ops.errors import AuthError, ClusterError, NotFoundError
+from ops.errors import AuthError, ClusterError, NotFoundError, UnreachableError
 from ops.policy import failure, progress
 from ops.policy.model import Action, Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
 from ops.policy.progress import Watch
 from ops.policy.resubmission import WAITING_PHASES
 from ops.ports import Clock, ClusterMaker, RayCluster
+from ops.presence import MARK
 from ops.record import Recorder
 from ops.spec import RunSpec, submission_id
 
@@ -30,8 +31,12 @@ CAPACITY_PAUSE_SECONDS = 2.0
 LEASE = re.compile(r"attempts/(\d+)/lease\.json")
 CHECKPOINT = re.compile(r"checkpoints/(\d+)-\d+-\d+/MANIFEST\.json")
 LIBRARY_EVENTS = "events/driver-"
+SPOKEN_BY_DRIVER = frozenset({"job", "exception", "log"})
+"""Sources whose text is the driver's own; Ray's message about a job repeats the end of its log."""
+QUOTED = frozenset({"exception", "exit"})
+"""Sources of which a verdict's message quotes the driver's words; see `failure`."""
 OWN_FOLDERS = ("attempts/", "actions/", "checkpoints/", "events/", "code/", "results/", "_probe/")
-OWN_FILES = (contract.SPEC, contract.RESULT, contract.STOP_REQUEST, "report.html")
+OWN_FILES = (contract.SPEC, contract.RESULT, contract.STOP_REQUEST, MARK, "report.html")
 
 
 @dataclass
@@ -44,13 +49,18 @@ class Gatherer:
     clock: Clock
     cluster: RayCluster | None = None
     watch: Watch = field(default_factory=Watch)
+    withheld: str = ""
+    """Why no text of the driver may be stored or shown: a secret whose value cannot be taken out of it."""
     log: str = ""
+    """The driver's last lines as they may be stored and shown; `_heard` is what the rules are asked about."""
+    _heard: str = ""
     _log_of: int = 0
     _log_due: float = 0.0
     _capacity: Capacity = field(default_factory=Capacity)
     _capacity_due: float = 0.0
     _done_actions: dict[str, PastAction] = field(default_factory=dict)
     _old_steps: dict[int, int] = field(default_factory=dict)
+    _ids: dict[int, str] = field(default_factory=dict)
 
     def look(self) -> RunView:
         """Actions before leases: who sees an act completed must see what it made."""
@@ -91,7 +101,13 @@ class Gatherer:
         return sorted(found, key=lambda a: (a.attempt, a.incident, a.k))
 
     def id(self, attempt: int) -> str:
-        return submission_id(self.spec, self.record.store.url, attempt)
+        """From the lease where there is one: a folder that was moved has another url, the job has not."""
+        if attempt not in self._ids:
+            lease = self.record.read(contract.lease(attempt)) or {}
+            if "submission_id" not in lease:
+                return submission_id(self.spec, self.record.store.url, attempt)
+            self._ids[attempt] = str(lease["submission_id"])
+        return self._ids[attempt]
 
     # --- run directory ---
     def _finished(self) -> RunState | None:
@@ -135,8 +151,12 @@ class Gatherer:
 
     # --- cluster ---
     def client(self) -> RayCluster:
+        """Raises ClusterError only: a cluster of which nothing is left is a silent one, to be made again."""
         if self.cluster is None:
-            self.cluster = self.maker.connect()
+            try:
+                self.cluster = self.maker.connect()
+            except NotFoundError as error:
+                raise UnreachableError(str(error), hint=error.hint) from error
         return self.cluster
 
     def _with_cluster(self, view: RunView, attempts: dict[str, int]) -> RunView:
@@ -157,14 +177,14 @@ class Gatherer:
     def _how_silent(self) -> Api:
         try:
             self.client().session()
-        except (ClusterError, NotFoundError):
+        except ClusterError:
             return Api.SILENT
         return Api.PARTIAL
 
     def _fetch_log(self, attempt: int, job: JobView | None) -> None:
         """The last tail that could be had is kept: a lost node takes its logs along."""
         if attempt != self._log_of:
-            self.log, self._log_of, self._log_due = "", attempt, 0.0
+            self.log, self._heard, self._log_of, self._log_due = "", "", attempt, 0.0
         now = self.clock.monotonic()
         if job is None or (now < self._log_due and not job.status.ended):
             return
@@ -173,9 +193,22 @@ class Gatherer:
             tail = self.record.clean(self.client().log_tail(self.id(attempt)))
         except ClusterError:
             return
-        if tail and tail != self.log:
+        if tail and tail != self._heard:
+            self._heard = tail
+            self._keep(contract.evidence(attempt, "driver.log"), tail)
+
+    def shown(self, text: str) -> str:
+        """A driver's text as it may be stored and shown."""
+        return self.withheld or self.record.clean(text)
+
+    def _keep(self, path: str, tail: str) -> None:
+        """What a supervisor that could clean it has saved is better than our notice."""
+        if not self.withheld:
             self.log = tail
-            self.record.store.put(contract.evidence(attempt, "driver.log"), tail.encode())
+            self.record.store.put(path, tail.encode())
+            return
+        self.record.store.create(path, self.withheld.encode())
+        self.log = (self.record.store.get(path) or b"").decode(errors="replace")
 
     def _fetch_capacity(self) -> Capacity:
         now = self.clock.monotonic()
@@ -197,10 +230,14 @@ class Gatherer:
         if not (lost or ended or view.cluster_gone) or (view.job and view.job.status is JobStatus.SUCCEEDED):
             return view
         view = replace(view, keeps_state=self.keeps_state(view.checkpoint_step))
-        if not self.log and view.attempt:
+        if not self._heard and view.attempt:
             saved = self.record.store.get(contract.evidence(view.attempt, "driver.log"))
-            self.log = saved.decode(errors="replace") if saved else ""
-        return replace(view, verdict=self._verdict(view, lost))
+            self.log = self._heard = saved.decode(errors="replace") if saved else ""
+        verdict = self._verdict(view, lost)
+        if self.withheld:
+            verdict = without_words(verdict, self.withheld)
+            view = replace(view, job=replace(view.job, message=self.withheld) if view.job else None)
+        return replace(view, verdict=verdict)
 
     def _verdict(self, view: RunView, lost: bool) -> Verdict:
         said = ""
@@ -214,7 +251,7 @@ class Gatherer:
         return failure.classify(
             failure.gather_evidence(
                 job=job,
-                log=self.log,
+                log=self._heard,
                 hint=hint,
                 incident=f"{acts[0].failure_class}: {acts[0].message}" if acts else "",
                 api=said,
@@ -229,7 +266,7 @@ class Gatherer:
         self.watch = self.watch.observe(
             now,
             progress=of + _digest(view.progress),
-            log=of + hashlib.sha256(self.log.encode()).hexdigest(),
+            log=of + hashlib.sha256(self._heard.encode()).hexdigest(),
             job=of + progress.job_value(view.job.status if view.job else None),
             api=progress.api_value(view.api),
             waiting=of + waiting,
@@ -245,6 +282,17 @@ class Gatherer:
             unknown_age=self.watch.age_of("job", of + "unknown", now),
             incident_age=self.watch.age_of("ended", of + "True", now),
         )
+
+
+def without_words(verdict: Verdict, notice: str) -> Verdict:
+    """The same judgement without anything that the driver wrote to its log."""
+    evidence = tuple(
+        replace(fact, text=notice) if fact.source in SPOKEN_BY_DRIVER else fact for fact in verdict.evidence
+    )
+    quotes = any(fact.source in QUOTED for fact in verdict.evidence)
+    return replace(
+        verdict, message=f"{verdict.rule} ({notice})" if quotes else verdict.message, evidence=evidence
+    )
 
 
 def _foreign(path: str) -> bool:

@@ -24,6 +24,7 @@ from ops.policy import lifecycle
 from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
 from ops.policy.resubmission import decide, state_of
 from ops.ports import Clock, ClusterMaker, JobRequest, RunStore
+from ops.presence import Presence
 from ops.record import Recorder
 from ops.spec import RunSpec
 
@@ -33,6 +34,8 @@ TICK_SECONDS = 1.0
 FAST_TICK_SECONDS = 0.3
 """While an attempt is on its way or being replaced: here a second is a second of lost training."""
 STORE_PATIENCE_SECONDS = 300.0
+REMAKE_PAUSE_SECONDS = 10.0
+"""Between two tries to make a cluster again; for how long is the budget of a silent one, `blind_seconds`."""
 TAKE_OVER_SECONDS = {Action.RECREATE_CLUSTER: 240.0}
 TAKE_OVER_DEFAULT_SECONDS = 10.0
 """After which another supervisor's unfinished act is continued. All acts are idempotent; making a cluster
@@ -47,6 +50,15 @@ class Tick:
     decision: Decision
     wake_after: float
     finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """A cluster that could not be made again; times on the own monotonic clock."""
+
+    since: float
+    due: float
+    why: str
 
 
 @dataclass
@@ -66,11 +78,15 @@ class Supervisor:
     def __post_init__(self) -> None:
         secrets = tuple(os.environ[name] for name in self.spec.secret_env if os.environ.get(name))
         self.record = Recorder(self.store, self.clock, (*self.hidden, *secrets))
-        self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock)
+        unset = ", ".join(name for name in self.spec.secret_env if not os.environ.get(name))
+        withheld = f"withheld: set {unset} to see it" if unset else ""
+        self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock, withheld=withheld)
         self.notes = Notes(self.gatherer)
+        self.presence = Presence(self.record)
         self.state: RunState | None = None
         self._last: RunSnapshot | None = None
         self._store_failed: float | None = None
+        self._unmade: Unmade | None = None
 
     def tick(self) -> Tick:
         """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
@@ -93,8 +109,9 @@ class Supervisor:
         return Tick(replace(self._last, message=text), decision, TICK_SECONDS)
 
     def _tick(self) -> Tick:
+        self.presence.renew(self.clock.monotonic(), self.clock.now())
         view = self.gatherer.look()
-        decision = decide(view)
+        decision = self._patient(view, decide(view))
         try:
             self.notes.running(view)
             decision = self._act(view, decision)
@@ -150,12 +167,38 @@ class Supervisor:
                 self._stop(view, decision)
             case Action.RECREATE_CLUSTER:
                 self.announce(self._shown(view, decision).snapshot)
-                self.maker.make()
-                self.gatherer.cluster = None
+                self._make()
             case _:
                 self.notes.end_attempt(view, decision.verdict)
                 self._lease(view.attempt + 1)
         self.record.put(path, {**claim, "completed": True, "completed_time": self.clock.now()})
+        return decision
+
+    def _make(self) -> None:
+        try:
+            self.maker.make()
+        except ClusterError as error:
+            now = self.clock.monotonic()
+            since = self._unmade.since if self._unmade else now
+            self._unmade = Unmade(since, now + REMAKE_PAUSE_SECONDS, self.record.clean(str(error)))
+            raise
+        self._unmade = None
+        self.gatherer.cluster = None
+
+    def _patient(self, view: RunView, decision: Decision) -> Decision:
+        """A taken port or a full disk passes: a try that failed costs a pause, not the run."""
+        unmade, now = self._unmade, self.clock.monotonic()
+        if unmade is None or decision.action is not Action.RECREATE_CLUSTER:
+            return decision
+        tried = now - unmade.since
+        if tried > view.budgets.blind_seconds:
+            text = f"The cluster could not be made again for {tried:.0f} s: {unmade.why}."
+            return replace(
+                decision, action=Action.FINISH, reason="ClusterNotMade", message=text, final=RunState.FAILED
+            )
+        if now < unmade.due:
+            text = f"The cluster could not be made again: {unmade.why}. Tries again."
+            return Decision(Action.WAIT, decision.reason, text, verdict=decision.verdict)
         return decision
 
     def _claim(self, view: RunView, decision: Decision, incident: str, k: int) -> dict[str, Any]:
