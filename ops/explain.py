@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from steadyray import contract
-from steadyray.contract import FailureClass
+from steadyray.contract import EventKind, FailureClass
 
 from ops.errors import ClusterError, NotFoundError, StoreError
 from ops.policy.model import RunState
-from ops.policy.resubmission import state_of
+from ops.policy.resubmission import WAITING_PHASES, state_of
 from ops.policy.treatments import TREATMENTS
 from ops.ports import RunStore
+from ops.presence import is_looked_after
 from ops.submission import read_spec
 from ops.supervise import Supervisor
 
@@ -44,9 +46,12 @@ def status(store: RunStore) -> dict[str, Any]:
     now = read(store, contract.progress(attempt)) if attempt else {}
     result = read(store, contract.RESULT)
     acts = incidents(store)
+    wait = {} if result else waiting(store, attempt, now)
+    story = wait.get("message") or now.get("message") or (acts[-1]["decision"] if acts else "")
+    alone = "" if result else nobody(store, spec.name if spec else "")
     return {
         "name": spec.name if spec else "",
-        "state": result.get("state") or _unfinished(store, attempt),
+        "state": result.get("state") or (RunState.WAITING if wait else _unfinished(store, attempt)),
         "attempt": attempt,
         "step": now.get("step", result.get("step")),
         "total_steps": now.get("total_steps"),
@@ -55,7 +60,9 @@ def status(store: RunStore) -> dict[str, Any]:
         "workers": now.get("world_size"),
         "phase": now.get("phase"),
         "checkpoint_step": now.get("checkpoint_step"),
-        "message": result.get("message") or now.get("message") or (acts[-1]["decision"] if acts else ""),
+        "message": result.get("message") or " ".join(x for x in (story, alone) if x),
+        "waiting_for": wait.get("reason"),
+        "waiting_since": wait.get("since"),
         "failure_class": result.get("failure_class"),
         "exit_code": result.get("exit_code"),
         "incidents": len(acts),
@@ -83,6 +90,39 @@ def _unfinished(store: RunStore, attempt: int) -> RunState:
     if store.get(contract.event(f"supervisor-attempt-{attempt:04d}", 5)) is not None:
         return RunState.RECOVERING
     return RunState.RUNNING
+
+
+GOES_ON = frozenset(
+    {
+        EventKind.ATTEMPT_CLAIMED,
+        EventKind.ATTEMPT_SUBMITTED,
+        EventKind.ATTEMPT_RUNNING,
+        EventKind.ATTEMPT_ENDED,
+        EventKind.ACTION_TAKEN,
+    }
+)
+"""What ends a wait; there is no event of its own for that."""
+
+
+def waiting(store: RunStore, attempt: int, progress: dict[str, Any]) -> dict[str, Any]:
+    """What the run waits for, by the newest Waiting event: reason, message, since. Empty if it does not."""
+    events = [read(store, p) for p in store.list("events") if p.startswith("events/supervisor-")]
+    events.sort(key=lambda e: float(e.get("time") or 0.0))
+    told = [e for e in events if e.get("kind") == EventKind.WAITING and e.get("attempt") == attempt]
+    if not told:
+        return {}
+    began = float(told[-1]["time"])
+    over = any(e.get("kind") in GOES_ON and float(e["time"]) > began for e in events)
+    if progress and progress.get("phase") not in WAITING_PHASES:
+        over = over or float(progress.get("time") or 0.0) > began
+    return {} if over else dict(told[-1]["data"])
+
+
+def nobody(store: RunStore, name: str) -> str:
+    """That nobody looks after an unfinished run, and what to type; empty if somebody does."""
+    if is_looked_after(store, time.time()):
+        return ""
+    return f"Nobody looks after this run now; type: steadyray job run {name}"
 
 
 def incidents(store: RunStore) -> list[dict[str, Any]]:
@@ -129,6 +169,10 @@ def explain(supervisor: Supervisor) -> dict[str, Any]:
     if result:
         story |= {"state": result["state"], "now": result["message"], "next": result.get("hint", "")}
         return story
+    attempt = newest_attempt(store)
+    if wait := waiting(store, attempt, read(store, contract.progress(attempt)) if attempt else {}):
+        story["waiting"] = wait
+    alone = nobody(store, supervisor.spec.name)
     try:
         view, decision = supervisor.explain()
     except (ClusterError, NotFoundError) as error:
@@ -136,19 +180,22 @@ def explain(supervisor: Supervisor) -> dict[str, Any]:
         return story | {
             "state": "Unknown",
             "now": text,
-            "next": "Nothing is done while the cluster is silent.",
+            "next": alone or "Nothing is done while the cluster is silent.",
         }
-    nothing = "Goes on; the next look is in a second while a supervisor runs."
+    coming = decision.next or ("" if alone else "Goes on; the supervisor looks again within a second.")
     return story | {
         "state": state_of(view, decision),
         "now": f"{decision.reason}: {decision.message}",
-        "next": decision.next or nothing,
+        "next": " ".join(x for x in (alone, coming) if x),
     }
 
 
 def as_text(story: dict[str, Any]) -> str:
     """For a terminal: one block an incident."""
     lines = [f"run {story['run']}: {story['state']}", f"  now:  {story['now']}"]
+    if wait := story.get("waiting"):
+        seconds = max(0.0, time.time() - float(wait["since"]))
+        lines.append(f"  waits: {wait['reason']}, for {seconds:.0f} s: {wait['message']}")
     if story["next"]:
         lines.append(f"  next: {story['next']}")
     for item in story["incidents"]:

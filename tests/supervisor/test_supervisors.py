@@ -96,6 +96,9 @@ def test_sending_the_command_away_leaves_the_run_and_says_what_to_type(
     _, err = watching.communicate(timeout=30)
     assert watching.returncode == 130
     assert f"steadyray job run {run}" in err
+    for command in ("status", "explain"):
+        told = desk.run("job", command, run, "-o", "json").stdout
+        assert f"Nobody looks after this run now; type: steadyray job run {run}" in told
     assert desk.run("job", "run", run).returncode == 0
     assert desk.attempts(run) == 1
 
