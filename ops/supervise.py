@@ -83,7 +83,6 @@ class Supervisor:
         self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock, withheld=withheld)
         self.notes = Notes(self.gatherer)
         self.presence = Presence(self.record)
-        self.presence = Presence(self.record)
         self.state: RunState | None = None
         self._last: RunSnapshot | None = None
         self._store_failed: float | None = None
@@ -110,7 +109,6 @@ class Supervisor:
         return Tick(replace(self._last, message=text), decision, TICK_SECONDS)
 
     def _tick(self) -> Tick:
-        self.presence.renew(self.clock.monotonic(), self.clock.now())
         self.presence.renew(self.clock.monotonic(), self.clock.now())
         view = self.gatherer.look()
         decision = self._patient(view, decide(view))
