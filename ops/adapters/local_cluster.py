@@ -268,11 +268,16 @@ def short_temp_dir(cluster_uuid: str) -> Path:
 
 
 def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the keeper in a session of its own, so that it outlives this terminal."""
+    """Start the keeper in a session of its own, so that it outlives this terminal.
+
+    Ray's dashboard forks from a server that looks for packages in the current folder first, so the folder is
+    the cluster's, and not a person's with a yaml.py in it.
+    """
     environment = {**os.environ, MARKER: marker(cluster["uuid"], "keeper")}
     with folder.keeper_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "ops.adapters.local_keeper", str(folder.path)],
+            cwd=folder.path,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
