@@ -60,6 +60,10 @@ class Unmade:
     due: float
     why: str
 
+    def wait(self, instead_of: Decision) -> Decision:
+        text = f"The cluster could not be made again: {self.why}. Tries again."
+        return Decision(Action.WAIT, "ClusterNotMade", text, verdict=instead_of.verdict)
+
 
 @dataclass
 class Supervisor:
@@ -167,23 +171,27 @@ class Supervisor:
                 self._stop(view, decision)
             case Action.RECREATE_CLUSTER:
                 self.announce(self._shown(view, decision).snapshot)
-                self._make()
+                if (unmade := self._make(decision)) is not None:
+                    self.notes.waiting(view, unmade)
+                    return unmade
             case _:
                 self.notes.end_attempt(view, decision.verdict)
                 self._lease(view.attempt + 1)
         self.record.put(path, {**claim, "completed": True, "completed_time": self.clock.now()})
         return decision
 
-    def _make(self) -> None:
+    def _make(self, decision: Decision) -> Decision | None:
+        """Makes the cluster; where that fails, a wait with the reason, and the claim stays open."""
         try:
             self.maker.make()
         except ClusterError as error:
             now = self.clock.monotonic()
             since = self._unmade.since if self._unmade else now
             self._unmade = Unmade(since, now + REMAKE_PAUSE_SECONDS, self.record.clean(str(error)))
-            raise
+            return self._unmade.wait(decision)
         self._unmade = None
         self.gatherer.cluster = None
+        return None
 
     def _patient(self, view: RunView, decision: Decision) -> Decision:
         """A taken port or a full disk passes: a try that failed costs a pause, not the run."""
@@ -196,10 +204,7 @@ class Supervisor:
             return replace(
                 decision, action=Action.FINISH, reason="ClusterNotMade", message=text, final=RunState.FAILED
             )
-        if now < unmade.due:
-            text = f"The cluster could not be made again: {unmade.why}. Tries again."
-            return Decision(Action.WAIT, decision.reason, text, verdict=decision.verdict)
-        return decision
+        return unmade.wait(decision) if now < unmade.due else decision
 
     def _claim(self, view: RunView, decision: Decision, incident: str, k: int) -> dict[str, Any]:
         return {
