@@ -129,14 +129,17 @@ def test_a_cluster_and_a_run_can_be_made_beside_files_that_are_named_like_our_pa
     monkeypatch.chdir(project)
     cluster = make_cluster({"groups": {"cpu": {"min": 1}}})
     assert local_ray.look(cluster).nodes
-    desk = Desk(project, steadyray_home, cluster.name)
+    desk, src = Desk(project, steadyray_home, cluster.name), ("--working-dir", "src")
     try:
-        desk.script("train.py", "print('trained')")
-        words = ("job", "submit", *desk.job("secretive", "--secret-env", "NOT_SET_ANYWHERE")[2:])
+        # Ray puts what travels before its own packages, in its workers too, so ray.py must stay at home
+        (project / "src").mkdir()
+        (project / "src" / "ops.py").touch()
+        (project / "src" / "train.py").write_text("print('trained')")
+        words = ("job", "submit", *desk.job("secretive", *src, "--secret-env", "NOT_SET_ANYWHERE")[2:])
         refused = desk.run(*words, "train.py")
         assert refused.returncode == 2
         assert "ended at once: run secretive needs the secret variable NOT_SET_ANYWHERE" in refused.stderr
-        submitted = desk.run("job", "submit", *desk.job("plain")[2:], "train.py")
+        submitted = desk.run("job", "submit", *desk.job("plain", *src)[2:], "train.py")
         assert (submitted.returncode, submitted.stdout) == (0, "plain\n")
         assert driver_of(desk, "plain", 1)
         assert desk.run("job", "run", "plain").returncode == 0
