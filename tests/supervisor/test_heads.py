@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import CHECKPOINTING, Desk, driver_of, wait_for
 from ops.adapters import local_cluster
 from ops.adapters.local_cluster import ClusterConnection
 from ops.adapters.local_processes import end, marked
+from ops.profile import merge
 
 
 @pytest.fixture
@@ -42,6 +44,14 @@ def start_and_wait(desk: Desk, run: str, script: str, step: int) -> Path:
     return gate
 
 
+def kill_all(cluster: str) -> None:
+    found = local_cluster.find(cluster)
+    assert found is not None
+    uuid = found.cluster["uuid"]
+    end(lambda: marked(uuid, "keeper"), grace_seconds=0.0)
+    end(lambda: marked(uuid), grace_seconds=0.0)
+
+
 @pytest.mark.ray
 def test_a_killed_head_comes_back_and_the_job_never_notices(own_desk: Desk) -> None:
     script = own_desk.script("train.py", CHECKPOINTING)
@@ -65,11 +75,7 @@ def test_a_cluster_that_was_killed_is_made_again_and_the_run_goes_on_from_its_ch
     """B06: cause head lost, the attempt number goes up, resumed, charged once."""
     script = own_desk.script("train.py", CHECKPOINTING)
     gate = start_and_wait(own_desk, "all-killed", script, 5)
-    found = local_cluster.find(own_desk.cluster)
-    assert found is not None
-    uuid = found.cluster["uuid"]
-    end(lambda: marked(uuid, "keeper"), grace_seconds=0.0)
-    end(lambda: marked(uuid), grace_seconds=0.0)
+    kill_all(own_desk.cluster)
     gate.write_text("99")
     _, err = own_desk.started[0].communicate(timeout=280)
     assert own_desk.started[0].returncode == 0, err
@@ -87,3 +93,24 @@ def test_a_cluster_that_was_killed_is_made_again_and_the_run_goes_on_from_its_ch
         if '"charged": true' in p.read_text()
     ]
     assert len(charged) == 1
+
+
+@pytest.mark.ray
+def test_a_machine_that_is_not_ready_to_make_the_cluster_again_costs_a_pause_and_not_the_run(
+    own_desk: Desk,
+) -> None:
+    script = own_desk.script("train.py", CHECKPOINTING)
+    gate = start_and_wait(own_desk, "unready", script, 5)
+    profile = local_cluster.folder_of(own_desk.cluster).profile_file
+    good = profile.read_text()
+    too_much = {"groups": {"cpu": {"min": 10**6, "max": 10**6}}}
+    profile.write_text(yaml.safe_dump(merge(yaml.safe_load(good), too_much)))
+    kill_all(own_desk.cluster)
+    gate.write_text("99")
+    wait_for(lambda: "not be made again" in str(own_desk.events("unready", "Waiting")), "a failed try")
+    profile.write_text(good)
+    _, err = own_desk.started[0].communicate(timeout=280)
+    assert own_desk.started[0].returncode == 0, err
+    assert [s[0] for s in begun(own_desk, "unready")] == [1, 2]
+    acts = [a["data"]["action"] for a in own_desk.events("unready", "ActionTaken")]
+    assert acts == ["RecreateCluster", "Resubmit"]
