@@ -254,7 +254,7 @@ def log_text(supervisor: Supervisor, attempt: int, lines: int) -> str:
     try:
         gatherer = supervisor.gatherer
         if text := gatherer.client().log_tail(gatherer.id(attempt), lines):
-            return supervisor.record.clean(text)
+            return gatherer.shown(text)
     except (ClusterError, NotFoundError):
         pass
     saved = supervisor.store.get(contract.evidence(attempt, "driver.log"))
