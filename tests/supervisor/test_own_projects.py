@@ -135,13 +135,13 @@ def test_a_cluster_and_a_run_can_be_made_beside_files_that_are_named_like_our_pa
         (project / "src").mkdir()
         (project / "src" / "ops.py").touch()
         (project / "src" / "train.py").write_text("print('trained')")
-        words = ("job", "submit", *desk.job("secretive", *src, "--secret-env", "NOT_SET_ANYWHERE")[2:])
+        words = ("job", "submit", *desk.job("unset-secret", *src, "--secret-env", "NOT_SET_ANYWHERE")[2:])
         refused = desk.run(*words, "train.py")
         assert refused.returncode == 2
-        assert "ended at once: run secretive needs the secret variable NOT_SET_ANYWHERE" in refused.stderr
-        submitted = desk.run("job", "submit", *desk.job("plain", *src)[2:], "train.py")
-        assert (submitted.returncode, submitted.stdout) == (0, "plain\n")
-        assert driver_of(desk, "plain", 1)
-        assert desk.run("job", "run", "plain").returncode == 0
+        assert "ended at once: run unset-secret needs the secret variable NOT_SET_ANYWHERE" in refused.stderr
+        submitted = desk.run("job", "submit", *desk.job("beside", *src)[2:], "train.py")
+        assert (submitted.returncode, submitted.stdout) == (0, "beside\n")
+        assert driver_of(desk, "beside", 1)
+        assert desk.run("job", "run", "beside").returncode == 0
     finally:
         desk.close()
