@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 SCHEMA = 1
 
@@ -258,6 +258,3 @@ class Manifest(Record):
     samples: int = 0
     sampler: dict[str, Any] = field(default_factory=dict)
     time: float = 0.0
-
-
-R = TypeVar("R", bound=Record)

@@ -69,7 +69,6 @@ class LocalSession:
         self._parent: str | None = None
         self._checkpoint_step = 0
         self._total: int | None = None
-        self._last_loss: float | None = None
 
     def join(self, state: State) -> Place | None:
         if self._joined:
