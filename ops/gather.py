@@ -51,6 +51,9 @@ class Gatherer:
     watch: Watch = field(default_factory=Watch)
     withheld: str = ""
     """Why no text of the driver may be stored or shown: a secret whose value cannot be taken out of it."""
+    seen: list[PastAction] = field(default_factory=list)
+    """The actions that the last look found. The number of the next act counts these: one that another
+    supervisor completed since then answers the same state, and its claim must stand in our way."""
     log: str = ""
     """The driver's last lines as they may be stored and shown; `_heard` is what the rules are asked about."""
     _heard: str = ""
@@ -64,7 +67,7 @@ class Gatherer:
 
     def look(self) -> RunView:
         """Actions before leases: who sees an act completed must see what it made."""
-        actions = self.actions()
+        actions = self.seen = self.actions()
         attempts = self.record.store.list("attempts")
         attempt = max((int(m[1]) for p in attempts if (m := LEASE.fullmatch(p))), default=0)
         resumed = max((a.time for a in actions if a.action == Action.RESUME), default=self.spec.created)

@@ -155,7 +155,7 @@ class Supervisor:
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
         """Evidence, then the claim, then the act, then its completion."""
         incident = str(decision.details.get("incident") or incident_id(view.attempt))
-        k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident and a.completed)
+        k = 1 + sum(1 for a in self.gatherer.seen if a.incident == incident and a.completed)
         if decision.action is Action.STOP and self._already(view, Action.STOP):
             return self._stop_again(view, decision)
         if not self._already(view, Action.STOP) or decision.action is Action.RESUBMIT:
@@ -325,7 +325,7 @@ class Supervisor:
         if verdict is not None and view.attempt:
             incident = incident_id(view.attempt)
             self.notes.save_evidence(view, decision, incident)
-            k = 1 + sum(1 for a in self.gatherer.actions() if a.incident == incident)
+            k = 1 + sum(1 for a in self.gatherer.seen if a.incident == incident)
             self.notes.action(view, decision, incident, k)
         if view.attempt:
             self.notes.end_attempt(view, verdict)

@@ -246,3 +246,26 @@ def test_a_supervisor_killed_at_any_write_leaves_a_run_that_the_next_one_complet
     assert kinds.count("AttemptClaimed") == 2
     assert kinds.count("AttemptSubmitted") == 2
     assert kinds.count("ActionTaken") == 1
+
+
+def test_an_act_completed_between_anothers_look_and_its_act_is_not_repeated() -> None:
+    """The slower one decided on the same loss; what it would claim must be what the faster one holds."""
+    world = World(2)
+    for event in ("run", "steps", "checkpoint"):
+        world.look()
+        world.happen(event, 1)
+    world.look()
+    world.happen("driver node", 1)
+    fast, slow = world.staff
+    look = slow.gatherer.look
+
+    def look_then_be_overtaken() -> Any:
+        view = look()
+        slow.gatherer.look = look  # type: ignore[method-assign]
+        assert fast.tick().decision.action is Action.RESUBMIT
+        return view
+
+    slow.gatherer.look = look_then_be_overtaken  # type: ignore[method-assign]
+    assert slow.tick().decision.reason == "AnotherSupervisor"
+    assert world.kinds().count("ActionTaken") == 1
+    assert world.finish()["attempt"] == 2
