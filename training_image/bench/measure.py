@@ -86,7 +86,7 @@ def work() -> None:
 class Stopwatch:
     """Steps a second of rank 0 between the end of the warm-up and the last step."""
 
-    def __init__(self, warm_up: int = 30, steps: int = 300) -> None:
+    def __init__(self, warm_up: int = 100, steps: int = 800) -> None:
         self.warm_up, self.total = warm_up, warm_up + steps
         self._started = 0.0
 

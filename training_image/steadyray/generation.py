@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from steadyray import data_parallel
 from steadyray import session as sessions
 from steadyray.checkpoint import Saved, Saver
 from steadyray.collective import is_lost_peer
@@ -102,7 +103,8 @@ class Generation:
             self._state.roll_back()
             if self._session.must_save() and self._state.clean:
                 self._finish()
-        self._unwrap()
+        data_parallel.unwrap(self._wrapped)
+        self._wrapped.clear()
         self._session.left(error, self._state)
         if error is not None and trace is not None:
             # Frames of the failed step hold the old DDP module, whose hooks would fire in the next one.
@@ -113,12 +115,6 @@ class Generation:
         if self._saver is not None and self._saver.last_step != self._state.step:
             with self.phase("save"):
                 self._save(wait=True)
-
-    def _unwrap(self) -> None:
-        """Take this generation's gradient hooks off the modules before the next one wraps them."""
-        for ddp in self._wrapped:
-            ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
-        self._wrapped.clear()
 
     def close(self) -> None:
         # In a group, peers already wait for this rank in the next rendezvous: the write goes on beside it.
@@ -131,9 +127,8 @@ class Generation:
     def wrap(self, module: nn.Module, **options: Any) -> nn.Module:
         """`module` for data parallel training: DDP, or the module itself where this rank is alone.
 
-        `options` go to DistributedDataParallel. `find_unused_parameters` is on by default, since it keeps
-        the first layout of the gradient buckets: with a new layout after the first step sums are taken in
-        another order, and a recovered run would no longer be bit-equal to one without the fault.
+        `options` go to DistributedDataParallel. A module that does not use all its parameters in each step
+        needs `find_unused_parameters=True`, as there.
         """
         self._refuse_strangers(module)
         module.to(self.device)
@@ -142,15 +137,9 @@ class Generation:
             optimizer.load_state_dict(optimizer.state_dict())
         if self.world_size == 1:
             return module
-        defaults: dict[str, Any] = {
-            "find_unused_parameters": True,
-            "init_sync": False,
-            "device_ids": [self.device.index] if self.device.type == "cuda" else None,
-        }
-        ddp = DistributedDataParallel(module, **{**defaults, **options})
-        if any(True for _ in module.buffers()):
-            # The forward pass broadcasts the buffers, so peers may wait for each other already there.
-            ddp.register_forward_pre_hook(lambda *_: self._session.stage("forward"))
+        self._session.stage("reduce")
+        ddp = data_parallel.wrap(module, self.device, lambda: self._session.stage("forward"), options)
+        self._session.stage("data")
         self._wrapped.append(ddp)
         return ddp
 
@@ -176,7 +165,7 @@ class Generation:
             self._state.begin_step()
             seed_step(self._session.settings.seed, self._state.step, self.rank)
             step = Step(self, sampler)
-            self._state.before_update = step._await_loss
+            self._state.before_update = step._before_update
             yield step
             if not step.committed:
                 raise RuntimeError(
@@ -270,6 +259,10 @@ class Step:
         self.loss(loss_sum).backward()  # type: ignore[no-untyped-call]
         self._await_loss()
         self._generation._session.stage("update")
+
+    def _before_update(self) -> None:
+        data_parallel.check_reduced(self._generation._wrapped)
+        self._await_loss()
 
     def _await_loss(self) -> None:
         for work, _ in self._reductions:

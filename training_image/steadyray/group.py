@@ -94,7 +94,7 @@ class Controller:
         """Train to the end; returns what rank 0's `train` returned. Raises TrainingFailed."""
         while True:
             self._spawn()
-            self._members.gather(timeout=0.1)
+            self._members.gather(calm=self._makes_steps and self._breaking is None)
             self._notice()
             answer = decide(self._view())
             self._short = isinstance(answer, Wait)
@@ -102,6 +102,11 @@ class Controller:
                 return self._done(answer.member)
             self._carry_out(answer)
             self._chronicle.write_progress(self._members.handles, self._ranks, self._generation)
+
+    @property
+    def _makes_steps(self) -> bool:
+        """Whether the present generation has made a step of its own."""
+        return self._last_step > self._chronicle.generation_from
 
     def _carry_out(self, answer: Answer) -> None:
         match answer:
@@ -213,7 +218,7 @@ class Controller:
         if any(h.ended for h in living) and not self._short:
             return
         living = [h for h in living if not h.ended]
-        trains = self._short or self._last_step > self._chronicle.generation_from or self._generation == 0
+        trains = self._short or self._makes_steps or self._generation == 0
         if not trains and len(self._ranks) >= self._plan.workers_min:
             return
         missing = self._plan.workers_max - len([h for h in living if not h.spare])
