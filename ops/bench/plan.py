@@ -32,11 +32,12 @@ KILLED, NODE, HUNG, HEAD, DRIVER = (
 )
 FAULTS = (KILLED, NODE, HUNG, HEAD, DRIVER)
 
-RAY_START, TORCHRUN = "bare ray start", "torchrun"
+RAY_START = "bare ray start"
+TORCHRUN, TORCHRUN_BLIND = "torchrun", "torchrun, no loss"
 CASES = {
     RECOVERY: tuple((system, fault) for system in SYSTEMS for fault in FAULTS),
     START: ((OURS, "to first step"), (RAY_START, "to first step")),
-    THROUGHPUT: ((OURS, "steps a second"), (TORCHRUN, "steps a second")),
+    THROUGHPUT: tuple((system, "steps a second") for system in (OURS, TORCHRUN, TORCHRUN_BLIND)),
     MEMORY: ((OURS, "idle"), (RAY_START, "idle"), (OURS, "training")),
 }
 

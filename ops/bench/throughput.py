@@ -22,7 +22,7 @@ TORCHRUN_SECONDS = 300.0
 
 def measure(at: ClusterConnection, system: str, case: str, folder: Path) -> Row:
     """Raises Broken when the loop does not come to its end."""
-    rate = _ours(at, folder) if system == plan.OURS else _torchrun(folder)
+    rate = _ours(at, folder) if system == plan.OURS else _torchrun(folder, system == plan.TORCHRUN)
     return Row(plan.THROUGHPUT, system, case, MEASURED, {"steps_per_second": rate}, time.time())
 
 
@@ -37,10 +37,11 @@ def _ours(at: ClusterConnection, folder: Path) -> float:
         training.close()
 
 
-def _torchrun(folder: Path) -> float:
+def _torchrun(folder: Path, with_loss: bool) -> float:
     folder.mkdir(parents=True)
     script = str(desk.SCRIPTS / "throughput_ddp.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
+    command += ["--loss"] if with_loss else []
     done = subprocess.run(
         command,
         env={**os.environ, "BENCH_FOLDER": str(folder), "OMP_NUM_THREADS": "1"},
