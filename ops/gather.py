@@ -28,6 +28,11 @@ from ops.spec import RunSpec, submission_id
 LOG_PAUSE_SECONDS = 3.0
 """Between two looks at the driver's log; what was seen last survives the driver's node."""
 CAPACITY_PAUSE_SECONDS = 2.0
+QUIET_SECONDS = 3.0
+"""Without progress for so long, the head is asked whether the driver's node still lives."""
+NODE_PAUSE_SECONDS = 2.0
+NODE_DIED = "The driver's node has died ({node}): {why}"
+"""In Ray's own words, since the same rule judges it."""
 LEASE = re.compile(r"attempts/(\d+)/lease\.json")
 CHECKPOINT = re.compile(r"checkpoints/(\d+)-\d+-\d+/MANIFEST\.json")
 LIBRARY_EVENTS = "events/driver-"
@@ -61,6 +66,8 @@ class Gatherer:
     _log_due: float = 0.0
     _capacity: Capacity = field(default_factory=Capacity)
     _capacity_due: float = 0.0
+    _node_due: float = 0.0
+    _node_message: str = ""
     _done_actions: dict[str, PastAction] = field(default_factory=dict)
     _old_steps: dict[int, int] = field(default_factory=dict)
     _ids: dict[int, str] = field(default_factory=dict)
@@ -173,9 +180,35 @@ class Gatherer:
             api = self._how_silent()
             self.cluster = None  # a cluster that was made again may have another address and token
             return replace(view, api=api, cluster_gone=api is Api.SILENT and self.maker.gone())
+        if job is not None and self._lost_its_node(view, job):
+            job = replace(
+                job,
+                status=JobStatus.FAILED,
+                error_type="JOB_SUPERVISOR_ACTOR_DIED",
+                message=self._node_message,
+            )
         self._fetch_log(view.attempt, job)
         waits = job is not None and job.status is JobStatus.PENDING
         return replace(view, job=job, capacity=self._fetch_capacity() if waits else Capacity())
+
+    def _lost_its_node(self, view: RunView, job: JobView) -> bool:
+        """Whether a job that is called running has lost its driver's node, and makes no progress.
+
+        Once the head was restarted, its Jobs API notices such a loss only after 60 s (Ray 2.60), while its
+        list of nodes has it within seconds. The two signals are that list and the standstill.
+        """
+        now = self.clock.monotonic()
+        quiet = self.watch.age_of("progress", str(view.attempt) + _digest(view.progress), now)
+        if job.status is not JobStatus.RUNNING or not job.driver_node or quiet < QUIET_SECONDS:
+            self._node_message = ""
+        elif now >= self._node_due:
+            self._node_due = now + NODE_PAUSE_SECONDS
+            try:
+                nodes = [n for n in self.client().nodes() if n.id == job.driver_node and not n.alive]
+            except ClusterError:
+                return bool(self._node_message)
+            self._node_message = NODE_DIED.format(node=job.driver_node, why=nodes[0].message) if nodes else ""
+        return bool(self._node_message)
 
     def _how_silent(self) -> Api:
         try:

@@ -60,6 +60,7 @@ class FakeCluster:
     logs: dict[str, str] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
     silent: bool = False
+    dead_nodes: set[str] = field(default_factory=set)
 
     def _answer(self) -> None:
         if self.silent:
@@ -103,7 +104,8 @@ class FakeCluster:
 
     def nodes(self) -> tuple[NodeView, ...]:
         self._answer()
-        return (NodeView("node1", "host1", alive=True, is_head=False, resources={"CPU": 1.0}),)
+        alive = "node1" not in self.dead_nodes
+        return (NodeView("node1", "host1", alive, is_head=False, resources={"CPU": 1.0}),)
 
     def capacity(self, asked: dict[str, float]) -> Capacity:
         self._answer()

@@ -170,15 +170,19 @@ def _recovery_targets(rows: Sequence[Row]) -> str:
     for fault in (plan.KILLED, plan.NODE):
         mine = typical(rows, plan.OURS, fault)
         peers = [t for peer in plan.PEERS if (t := typical(rows, peer, fault)) is not None]
-        if mine is not None and peers:
-            part = mine / min(peers)
-            lines.append(
-                (
-                    f"{fault}: part of the best peer",
-                    f"at most {PEER_PART}",
-                    *_verdict(part, part <= PEER_PART),
-                )
+        if mine is None or not peers:
+            continue
+        wanted = f"at most {PEER_PART}"
+        part = mine / min(peers)  # not a number where nobody recovered, which is no target met
+        found, verdict = _verdict(part, part <= PEER_PART)
+        lines.append(
+            (
+                f"{fault}: part of the best peer",
+                wanted,
+                "no peer recovered" if min(peers) == float("inf") else found,
+                verdict,
             )
+        )
     if (hang := typical(rows, plan.OURS, plan.HUNG)) is not None:
         lines.append(
             ("rank hung: seconds", f"at most {HANG_SECONDS:g}", *_verdict(hang, hang <= HANG_SECONDS))

@@ -164,7 +164,9 @@ def test_what_did_not_recover_is_said_and_never_wins() -> None:
     shown = line(page(rows), plan.KILLED)
     assert "never (n=2)" in shown
     assert "over (n=1)" in shown
-    assert "| 0.00 | met |" in line(page(rows), "worker killed: part of the best peer")
+    assert "| no peer recovered | met |" in line(page(rows), "worker killed: part of the best peer")
+    nobody = kill(plan.OURS, 0, outcome=OVER) + kill(plan.DEFAULT, 0, outcome=NEVER)
+    assert "| **missed** |" in line(page(nobody), "worker killed: part of the best peer")
 
 
 def test_broken_measurements_are_counted_and_enter_no_number() -> None:

@@ -131,8 +131,11 @@ class World:
     def attempt(self) -> int:
         return int(self.newest.rsplit("-", 1)[1]) if self.newest else 0
 
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(d) for p, d in self.store.files.items() if p.startswith("events/")]
+
     def kinds(self) -> list[str]:
-        return [json.loads(d)["kind"] for p, d in self.store.files.items() if p.startswith("events/")]
+        return [event["kind"] for event in self.events()]
 
     def job_runs(self) -> bool:
         job = self.cluster.jobs.get(self.newest)
@@ -269,3 +272,32 @@ def test_an_act_completed_between_anothers_look_and_its_act_is_not_repeated() ->
     assert slow.tick().decision.reason == "AnotherSupervisor"
     assert world.kinds().count("ActionTaken") == 1
     assert world.finish()["attempt"] == 2
+
+
+def lost_node(moving: bool) -> World:
+    """The head knows that the driver's node is dead; its Jobs API still calls the job running."""
+    world = World(1)
+    for event in ("run", "steps", "checkpoint"):
+        world.look()
+        world.happen(event, 1)
+    world.look()
+    world.cluster.dead_nodes = {"node1"}
+    for _ in range(10):
+        world.clock.sleep(1.0)
+        if moving:
+            world.happen("steps", 1)
+        world.staff[0].tick()
+    return world
+
+
+def test_a_dead_node_and_a_standstill_end_an_attempt_that_the_jobs_api_calls_running() -> None:
+    world = lost_node(moving=False)
+    [opened] = [e for e in world.events() if e["kind"] == "IncidentOpened"]
+    assert opened["data"]["failure_class"] == "DriverLost"
+    assert world.attempt == 2
+
+
+def test_a_dead_node_whose_driver_makes_steps_is_left_alone() -> None:
+    world = lost_node(moving=True)
+    assert world.attempt == 1
+    assert "IncidentOpened" not in world.kinds()

@@ -340,6 +340,21 @@ def test_a_group_below_its_largest_size_grows_at_a_step_boundary() -> None:
     assert answer == Break((), "1 more worker(s) are ready", planned=True)
 
 
+@pytest.mark.parametrize(
+    ("batch", "grows"), [(1, False), (2, True), (0, True)], ids=["full", "room", "unknown"]
+)
+def test_a_group_grows_to_no_more_ranks_than_the_global_batch_has_samples(batch: int, grows: bool) -> None:
+    answer = decide(group(rank("a", samples=batch), spare("c"), ranks="a"))
+    assert isinstance(answer, Break if grows else Keep)
+
+
+def test_a_group_regroups_with_no_more_ranks_than_the_global_batch_has_samples() -> None:
+    view = group(out("a", samples=1), spare("c"), ranks="a", breaking=breaking())
+    answer = decide(view)
+    assert isinstance(answer, Regroup)
+    assert answer.ranks == ("a",)
+
+
 def test_a_group_does_not_grow_in_the_middle_of_an_evaluation() -> None:
     view = group(rank("a", phase="eval", patience=60.0), spare("c"), ranks="a")
     assert decide(view) == Keep("Training")

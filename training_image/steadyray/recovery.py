@@ -105,6 +105,12 @@ class GroupView:
     def current(self) -> list[MemberView]:
         return [self.members[m] for m in self.ranks]
 
+    @property
+    def most(self) -> int:
+        """Ranks at most; one without a sample of the global batch would fail in its step."""
+        batch = max((m.report.samples for m in self.current()), default=0)
+        return min(self.workers_max, batch or self.workers_max)
+
     def survivors(self) -> list[MemberView]:
         lost = {loss.member for loss in self.breaking.lost} if self.breaking else set()
         return [m for m in self.current() if m.usable and m.id not in lost]
@@ -343,7 +349,7 @@ def rank_hands_over(view: GroupView) -> Answer | None:
 
 
 def group_can_grow(view: GroupView) -> Answer | None:
-    room = view.workers_max - len(view.ranks)
+    room = view.most - len(view.ranks)
     if view.ranks and room > 0 and view.ready() and not any(m.report.phase for m in view.current()):
         return Break((), f"{min(room, len(view.ready()))} more worker(s) are ready", planned=True)
     return None
@@ -445,7 +451,7 @@ def _fill(view: GroupView, staying: list[MemberView]) -> list[MemberView]:
     places: list[MemberView | None] = [m if m in staying else None for m in view.current()]
     places = [p if p is not None else (newcomers.pop(0) if newcomers else None) for p in places]
     chosen = [p for p in places if p is not None]
-    return (chosen + newcomers)[: view.workers_max]
+    return (chosen + newcomers)[: view.most]
 
 
 def _compose(view: GroupView, chosen: list[MemberView], survivors: list[MemberView]) -> Regroup:
