@@ -22,24 +22,18 @@ class RemovalState(StrEnum):
     REMOVED = "Removed"
     REFUSED = "Refused"
     TIMED_OUT = "TimedOut"
-    CANCELLED = "Cancelled"
 
 
 S = RemovalState
 
-FINAL = frozenset({S.REMOVED, S.REFUSED, S.TIMED_OUT, S.CANCELLED})
+FINAL = frozenset({S.REMOVED, S.REFUSED, S.TIMED_OUT})
 
 TRANSITIONS: dict[tuple[RemovalState, RemovalState], str] = {
     (S.REQUESTED, S.DRAINING): "Ray was asked, and lists the node as draining",
     (S.REQUESTED, S.DRAINED): "the node left before Ray could be asked",
     (S.REQUESTED, S.REFUSED): "it is the head, unknown or dead",
-    (S.REQUESTED, S.CANCELLED): "a person changed their mind",
     (S.DRAINING, S.DRAINED): "its work ended and Ray left the node",
     (S.DRAINING, S.REMOVING): "the deadline passed with work on it",
-    (
-        S.DRAINING,
-        S.CANCELLED,
-    ): "a person changed their mind; Ray cannot take a drain back, the node goes when idle",
     (S.DRAINED, S.REMOVED): "nothing of it is left",
     (S.REMOVING, S.TIMED_OUT): "its processes were ended, work was cut",
 }

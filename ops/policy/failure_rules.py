@@ -48,15 +48,6 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
-    # --- what a person or we ourselves did ---
-    Rule(
-        "StopRequested",
-        F.CANCELLED,
-        ("stop",),
-        (),
-        "A person asked for the stop.",
-        1.0,
-    ),
     # --- Ray about the job: texts and fields of the Jobs API ---
     Rule(
         "NodePreempted",
@@ -142,14 +133,6 @@ RULES: tuple[Rule, ...] = (
         (r"processes are gone",),
         "All processes of the cluster are gone.",
         1.0,
-    ),
-    Rule(
-        "ClusterSilent",
-        F.HEAD_LOST,
-        ("api",),
-        (r"silent for",),
-        "The cluster did not answer within the limit.",
-        0.6,
     ),
     # --- roots in the log: a fault of machine or platform that everything after it follows from ---
     Rule(

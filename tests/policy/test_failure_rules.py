@@ -58,7 +58,6 @@ WATCHDOGS = "world_size=8\n" + "".join(
 ECC = TRACE + "RuntimeError: CUDA error: uncorrectable ECC error encountered\nnode=gpu-17\n"
 
 SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
-    ("StopRequested", None, "", F.CANCELLED),
     (
         "AttemptSuperseded",
         failed(code=75, message="... exit code 75"),
@@ -155,8 +154,7 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
 def test_a_real_text_of_each_rule_gets_its_class(
     rule: str, job: JobView | None, log: str, expected: FailureClass
 ) -> None:
-    stop = "a person" if rule == "StopRequested" else ""
-    verdict = classify(gather_evidence(job=job, log=log, hint=None, stop=stop))
+    verdict = classify(gather_evidence(job=job, log=log, hint=None))
     assert (verdict.rule, verdict.failure_class) == (rule, expected)
 
 
@@ -165,7 +163,6 @@ def test_a_real_text_of_each_rule_gets_its_class(
     [
         ("the head answers and does not know the job", "UnknownToHead"),
         ("the cluster's processes are gone", "ClusterGone"),
-        ("silent for 1801 s", "ClusterSilent"),
     ],
 )
 def test_what_the_interface_said_means_that_the_head_is_lost(said: str, rule: str) -> None:
@@ -174,7 +171,7 @@ def test_what_the_interface_said_means_that_the_head_is_lost(said: str, rule: st
 
 
 def test_each_rule_has_a_sample_an_owner_and_a_date() -> None:
-    shown = {s[0] for s in SAMPLES} | {"UnknownToHead", "ClusterGone", "ClusterSilent"}
+    shown = {s[0] for s in SAMPLES} | {"UnknownToHead", "ClusterGone"}
     assert {r.name for r in RULES} == shown
     assert all(r.owner and r.since.startswith("20") and 0 <= r.confidence <= 1 for r in RULES)
 
