@@ -19,6 +19,9 @@ from ops.errors import UsageError
 
 GROUP_NAME = r"^[a-z][a-z0-9-]{0,19}$"
 
+PROFILES = Path(__file__).resolve().parents[1] / "cluster" / "profiles"
+"""Those that ship with the repository."""
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,12 +119,22 @@ def load(path: Path, overrides: dict[str, Any] | None = None) -> Profile:
         raise UsageError(f"profile {path} is no YAML: {error}", hint="correct the file") from error
     if not isinstance(data, dict):
         raise UsageError(f"profile {path} is no mapping", hint="start from cluster/profiles/local.yaml")
+    _bears_its_files_name(path, data)
     try:
         return Profile.model_validate(merge(data, overrides or {}))
     except pydantic.ValidationError as error:
         raise UsageError(
             f"profile {path}: {explain(error)}", hint="keys and defaults: ops/profile.py"
         ) from error
+
+
+def _bears_its_files_name(path: Path, data: dict[str, Any]) -> None:
+    """`make cluster-up ENV=x` takes file x, `make cluster-down ENV=x` cluster x: they must be the same."""
+    if path.resolve().parent == PROFILES and data.get("name") != path.stem:
+        raise UsageError(
+            f"profile {path}: name is {data.get('name')!r}, and the file is called {path.name}",
+            hint=f"write `name: {path.stem}` into it, or rename the file",
+        )
 
 
 def explain(error: pydantic.ValidationError) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jinja2
 
-from ops.profile import Group, Profile
+from ops.profile import PROFILES, Group, Profile
 
 CLUSTER_FOLDER = Path(__file__).resolve().parents[1] / "cluster"
 
@@ -33,7 +33,12 @@ STATE_FOLDER = "$STEADYRAY_CLUSTER_DIR"
 
 def profile_path(name: str) -> Path:
     """The file of a profile that ships with the repository."""
-    return CLUSTER_FOLDER / "profiles" / f"{name}.yaml"
+    return PROFILES / f"{name}.yaml"
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that ship with the repository."""
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
 
 
 def rendered_path(name: str) -> Path:

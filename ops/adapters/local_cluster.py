@@ -148,8 +148,8 @@ def _connection(folder: ClusterFolder, cluster: dict[str, Any]) -> ClusterConnec
 def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> ClusterConnection:
     """Make the cluster, or return the one that runs; a lost keeper is replaced. Idempotent.
 
-    Raises ClusterError with a hint when it cannot be made; then only its profile and logs are left, so that
-    it can be tried again by name.
+    Raises ClusterError with a hint when it cannot be made; then only its profile, floors and logs are
+    left, so that it can be tried again by name.
     """
     with only_one(profile.name):
         found = find(profile.name)
@@ -179,7 +179,10 @@ def down(name: str) -> int:
     with only_one(name):
         found = find(name)
         _refuse_elsewhere(found)
-        return _remove(found) if found else 0
+        if found is None:
+            folder_of(name).floors_file.unlink(missing_ok=True)  # what a failed remake has kept
+            return 0
+        return _remove(found)
 
 
 def _refuse_elsewhere(found: Found | None) -> None:
@@ -219,7 +222,10 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
     (folder.path / "gcs").mkdir(exist_ok=True)
     folder.nodes.mkdir(exist_ok=True)
     folder.profile_file.write_text(yaml.safe_dump(profile.model_dump(), sort_keys=False))
-    folder.launcher_file.write_text(render.launcher_yaml(profile))
+    floors = {g: n for g, n in folder.floors().items() if g in profile.groups and n <= profile.groups[g].max}
+    if floors != folder.floors():
+        write_json(folder.floors_file, floors)
+    folder.launcher_file.write_text(render.launcher_yaml(profile, floors))
     cluster = {
         "name": profile.name,
         "profile": str(folder.profile_file),
@@ -230,7 +236,6 @@ def _prepare(profile: Profile, folder: ClusterFolder) -> dict[str, Any]:
         "token_file": str(folder.token_file),
         "temp_dir": str(short_temp_dir(cluster_uuid)),
         "created": time.time(),
-        "floors": {},
         "head_environment": {
             **render.head_environment(profile),
             # Both are fixed ports by default: the second cluster of a machine would have no metrics.
@@ -295,9 +300,13 @@ def _wait_until_it_answers(
         with contextlib.suppress(FileNotFoundError):
             state = json.loads(folder.keeper_file.read_text())
         if state.get("state") == "failed":
-            raise ClusterError(f"the head did not start: {state['detail']}", hint=_tail(folder.head_log))
+            raise ClusterError(
+                f"the head did not start: {state['detail']}", hint=_try_again(cluster, folder.head_log)
+            )
         if keeper and keeper.poll() is not None:
-            raise ClusterError(f"the keeper ended with {keeper.returncode}", hint=_tail(folder.keeper_log))
+            raise ClusterError(
+                f"the keeper ended with {keeper.returncode}", hint=_try_again(cluster, folder.keeper_log)
+            )
         if state.get("state") == "running" and answers(_connection(folder, cluster)):
             return
         time.sleep(0.05)
@@ -320,10 +329,12 @@ def answers(cluster: ClusterConnection) -> bool:
     return response.status_code == 200
 
 
-def _tail(path: Path, lines: int = 8) -> str:
+def _try_again(cluster: dict[str, Any], log: Path, lines: int = 8) -> str:
+    again = f"correct what {log} says, then type: steadyray cluster up --name {cluster['name']}"
     with contextlib.suppress(FileNotFoundError):
-        return "its last lines:\n" + "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-    return f"see {path}"
+        tail = log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join([f"{again}; its last lines:", *tail])
+    return again
 
 
 def _remove(found: Found, keep_logs: bool = False) -> int:
@@ -336,7 +347,7 @@ def _remove(found: Found, keep_logs: bool = False) -> int:
     shutil.rmtree(found.cluster["temp_dir"], ignore_errors=True)
     found.folder.cluster_file.unlink(missing_ok=True)  # last of what `find` reads, first of the rest
     if keep_logs:
-        for path in (found.folder.path / "gcs", found.folder.nodes):
+        for path in (found.folder.path / "gcs", found.folder.nodes, found.folder.failed_starts):
             shutil.rmtree(path, ignore_errors=True)
         found.folder.keeper_file.unlink(missing_ok=True)
         found.folder.token_file.unlink(missing_ok=True)
@@ -401,7 +412,7 @@ def kill_node(name: str, instance: str) -> int:
 def profile_of(name: str) -> Profile:
     """The profile with which a cluster was made, with its floors as they are now."""
     folder = folder_of(name)
-    floors = folder.cluster()["floors"]
+    floors = folder.floors()
     return load_profile(folder.profile_file, {"groups": {group: {"min": n} for group, n in floors.items()}})
 
 
@@ -413,12 +424,9 @@ def set_floor(name: str, group: str, count: int) -> None:
     """
     folder = folder_of(name)
     with only_one(name):
-        cluster = folder.cluster()
-        cluster["floors"] = {**cluster["floors"], group: count}
-        write_text(
-            folder.launcher_file, render.launcher_yaml(load_profile(folder.profile_file), cluster["floors"])
-        )
-        write_json(folder.cluster_file, cluster)
+        floors = {**folder.floors(), group: count}
+        write_text(folder.launcher_file, render.launcher_yaml(load_profile(folder.profile_file), floors))
+        write_json(folder.floors_file, floors)
 
 
 def ready_nodes(name: str, group: str) -> int:

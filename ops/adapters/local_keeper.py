@@ -33,6 +33,7 @@ from ops.adapters.local_nodes import (
     write_json,
 )
 from ops.adapters.local_processes import ProcessId, end, marked
+from ops.errors import OpsTimeoutError
 
 logger = logging.getLogger("keeper")
 
@@ -112,6 +113,12 @@ class Keeper:
 
     def _start_head(self) -> str | None:
         """End what is left of the old head, start a new one on the same ports; None or what went wrong."""
+        try:
+            return self._end_and_start()
+        except OpsTimeoutError as error:
+            return f"{error}: {error.hint}"
+
+    def _end_and_start(self) -> str | None:
         self._end_heads()
         temp_dir = Path(self.cluster["temp_dir"]) / HEAD
         # `ray start --head` refuses while this file names a GCS that it believes to run.

@@ -27,6 +27,8 @@ CURRENT_CLUSTER = "ray_current_cluster"
 NODE_SITE = Path(__file__).parent / "node_site"
 KEPT_FOLDERS = 8
 """How many temporary folders of ended nodes stay until `down`, for their logs."""
+START_LOG = "start.log"
+"""What `ray start` says, in the temporary folder of its node."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,17 @@ class NodeRecord:
     @property
     def is_head(self) -> bool:
         return self.group == HEAD
+
+
+@dataclass(frozen=True)
+class FailedStart:
+    """A node that was asked for and did not come; Ray itself tells neither its name nor when that was."""
+
+    instance: str
+    group: str
+    why: str
+    log: str
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -85,9 +98,25 @@ class ClusterFolder:
     def nodes(self) -> Path:
         return self.path / "nodes"
 
+    @property
+    def failed_starts(self) -> Path:
+        return self.path / "failed_starts"
+
+    @property
+    def floors_file(self) -> Path:
+        return self.path / "floors.json"
+
     def cluster(self) -> dict[str, Any]:
         """What `up` wrote: name, uuid, addresses, ports. Raises FileNotFoundError."""
         data: dict[str, Any] = json.loads(self.cluster_file.read_text())
+        return data
+
+    def floors(self) -> dict[str, int]:
+        """What `cluster scale` has set, by group; in a file of its own since it outlives a lost cluster."""
+        try:
+            data: dict[str, int] = json.loads(self.floors_file.read_text())
+        except FileNotFoundError:
+            return {}
         return data
 
     def records(self) -> list[NodeRecord]:
@@ -115,6 +144,20 @@ class ClusterFolder:
         ended = [path for path in _oldest_first(root) if path.name not in living and path.name != HEAD]
         for path in ended[: max(0, len(ended) - KEPT_FOLDERS)]:
             shutil.rmtree(path, ignore_errors=True)
+
+    def save_failed_start(self, failed: FailedStart) -> None:
+        """Keep as many as there are logs of them."""
+        write_json(self.failed_starts / f"{failed.instance}.json", asdict(failed))
+        for path in _oldest_first(self.failed_starts)[:-KEPT_FOLDERS]:
+            path.unlink(missing_ok=True)
+
+    def read_failed_starts(self) -> list[FailedStart]:
+        """Oldest first."""
+        found = []
+        for path in self.failed_starts.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # removed by somebody else in between
+                found.append(FailedStart(**json.loads(path.read_text())))
+        return sorted(found, key=lambda failed: failed.time or 0.0)
 
 
 def _oldest_first(root: Path) -> list[Path]:

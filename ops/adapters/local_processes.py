@@ -3,7 +3,7 @@
 Ray's workers, job supervisors and drivers leave the process group of the `ray start` that made their node,
 and `ray stop` ends every cluster of the machine. A variable in the environment is inherited by all of them
 and by no process of anybody else. Used by the provider (in Ray's monitor), the keeper (which must stay
-small: nothing but psutil is imported here) and `local_cluster`.
+small: nothing but psutil and our errors is imported here) and `local_cluster`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from ops.errors import OpsTimeoutError
 
 MARKER = "STEADYRAY_NODE"
 """Variable whose value is `<cluster uuid>/<instance id>`. The uuid is new for each cluster that is made."""
@@ -83,7 +85,7 @@ def end(
     """End what `find` finds: SIGTERM, after `grace_seconds` SIGKILL, again until nothing is found.
 
     Looks again since a process may fork while it is being ended. Returns how many were ended; raises
-    TimeoutError when some are left after `patience_seconds` (a process in uninterruptible sleep).
+    OpsTimeoutError when some are left after `patience_seconds`.
     """
     deadline = time.monotonic() + patience_seconds
     kill_at = time.monotonic() + grace_seconds
@@ -101,7 +103,11 @@ def end(
                     process.terminate()
         _, alive = psutil.wait_procs(processes, timeout=0.1)
         if alive and time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(p.pid for p in alive)} do not end")
+            raise OpsTimeoutError(
+                f"processes {sorted(p.pid for p in alive)} do not end, not even by SIGKILL",
+                hint="they are in uninterruptible sleep; look at the disk or NFS, then type "
+                "`steadyray cluster down` again",
+            )
     _remove_torch_segments(ended)
     return len(ended)
 

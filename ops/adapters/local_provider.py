@@ -30,7 +30,9 @@ from ray.autoscaler.tags import (
 
 from ops.adapters.local_nodes import (
     CLUSTER_DIR,
+    START_LOG,
     ClusterFolder,
+    FailedStart,
     NodeRecord,
     find_raylet,
     finish_start,
@@ -58,10 +60,12 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
         self._uuid = str(self._cluster["uuid"])
         self._lock = threading.RLock()  # the autoscaler launches and lists from several threads
         self._starting: dict[str, subprocess.Popen[bytes]] = {}
+        self._listed: set[str] = set()
 
     def non_terminated_nodes(self, tag_filters: dict[str, str]) -> list[str]:
         with self._lock:
             records = [record for record in map(self._refreshed, self._folder.records()) if record]
+            self._listed = {record.instance for record in records}
         return [r.instance for r in records if tag_filters.items() <= self._tags(r).items()]
 
     def is_running(self, node_id: str) -> bool:
@@ -140,7 +144,7 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
         arguments = [f"--address={self._cluster['gcs_address']}", *_resource_flags(resources)]
         if labels:
             arguments.append("--labels=" + ",".join(f"{key}={value}" for key, value in labels.items()))
-        process = ray_start(record, arguments, environment, Path(record.temp_dir) / "start.log")
+        process = ray_start(record, arguments, environment, Path(record.temp_dir) / START_LOG)
         self._starting[record.instance] = process
         logger.info("starting %s at %s, pid %d", record.instance, record.address, process.pid)
         return self._folder.save(replace(record, starter=_identify(process)))
@@ -167,12 +171,18 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
         self._starting.pop(record.instance, None)
         raylet = find_raylet(record, self._uuid)
         if raylet is None:
-            return self._bury(record, f"ray start failed, see {record.temp_dir}/start.log")
+            return self._bury(record, "`ray start` failed")
         finish_start(record, self._cluster["gcs_address"])
         return self._folder.save(replace(record, raylet=raylet))
 
     def _bury(self, record: NodeRecord, why: str) -> NodeRecord | None:
+        """Not before Ray has seen it once: for a node that it never saw it would wait ten minutes."""
+        if record.instance not in self._listed:
+            return record
         logger.warning("node %s is gone: %s", record.instance, why)
+        if record.raylet is None:
+            log = str(Path(record.temp_dir) / START_LOG)
+            self._folder.save_failed_start(FailedStart(record.instance, record.group, why, log, time.time()))
         self._end(record)
         return None
 

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from ops.adapters.local_cluster import ClusterConnection, folder_of, profile_of
-from ops.adapters.local_nodes import ClusterFolder, NodeRecord
+from ops.adapters.local_nodes import HEAD, ClusterFolder, FailedStart, NodeRecord
 from ops.adapters.local_processes import end, marked
 from ops.errors import ClusterError
 from ops.policy.draining import NodeFacts
@@ -55,17 +55,21 @@ class Seen:
 
     nodes: tuple[LocalNode, ...]
     waiting: tuple[Demand, ...]
-    failed_launches: tuple[str, ...]
+    failed_starts: tuple[FailedStart, ...]
 
 
 def look(cluster: ClusterConnection) -> Seen:
     """Ask Ray and the provider's files. Raises ClusterError when the head does not answer."""
     answer = probe(cluster, "status")
     by_instance = {node["instance"]: node for node in answer["nodes"]}
-    records = folder_of(cluster.name).records()
+    folder = folder_of(cluster.name)
+    records = folder.records()
     nodes = tuple(_node(record, by_instance.get(record.instance), answer["draining"]) for record in records)
     waiting = tuple(Demand(d["bundle"], d["count"], d["kind"]) for d in answer["waiting"])
-    return Seen(nodes, waiting, tuple(answer["failed_launches"]))
+    monitor = str(cluster.temp_dir / HEAD / "session_latest/logs/monitor.log")
+    launches = (text.partition(": ") for text in answer["failed_launches"])
+    failed = (FailedStart("", group, why, monitor) for group, _, why in launches)
+    return Seen(nodes, waiting, (*folder.read_failed_starts(), *failed))
 
 
 def _node(record: NodeRecord, ray: dict[str, Any] | None, draining: dict[str, int]) -> LocalNode:

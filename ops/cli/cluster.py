@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +12,12 @@ import typer
 
 from ops import profile as profiles
 from ops import render as rendering
+from ops import submission
 from ops.adapters import local_cluster, local_ray
-from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, RefusedError
+from ops.adapters.local_nodes import FailedStart
+from ops.adapters.run_store import open_store, run_names
+from ops.config import runs_root
+from ops.errors import ClusterError, NotFoundError, OpsError, OpsTimeoutError, RefusedError
 from ops.output import Format, note, show, stderr
 from ops.policy import scaling
 
@@ -72,9 +78,9 @@ def up(
 
 
 @app.command()
-def down(name: Name = "local") -> None:
+def down(name: Name = "local", output: Output = Format.TABLE) -> None:
     """End a cluster: no process, port, socket, shared memory or temporary file is left. Harmless if there
-    is none.
+    is none. Names the runs that are left unfinished.
 
     Examples:
 
@@ -87,6 +93,25 @@ def down(name: Name = "local") -> None:
     note(
         f"cluster {name} is gone ({ended} processes ended)" if ended else f"no cluster {name}: nothing to do"
     )
+    unfinished = list(_unfinished(name))
+    if unfinished:
+        note(f"not finished, and nothing runs them now: {', '.join(unfinished)}")
+        note(f"end one: steadyray job stop {unfinished[0]}")
+        note(f"go on with it: steadyray cluster up --name {name}, then steadyray job run {unfinished[0]}")
+    if output is not Format.TABLE:
+        show({"name": name, "processes_ended": ended, "unfinished_runs": unfinished}, output)
+
+
+def _unfinished(cluster: str) -> Iterator[str]:
+    """Runs that count on a cluster. One that cannot be read is passed over: a cluster ends all the same."""
+    unreadable = (OpsError, OSError, ValueError, LookupError, TypeError)
+    with suppress(*unreadable):
+        for run in run_names(runs_root()):
+            with suppress(*unreadable):
+                store = open_store(runs_root(), run)
+                spec = submission.read_spec(store)
+                if spec and spec.cluster == cluster and submission.finished_state(store) is None:
+                    yield run
 
 
 @app.command()
@@ -122,7 +147,7 @@ def status(name: Name = "local", output: Output = Format.TABLE) -> None:
         "head_restarts": keeper["restarts"],
         "groups": [_group_row(group) for group in groups],
         "waiting": [{"what": m.what, "reason": m.reason, "message": m.message} for m in missing],
-        "failed_starts": list(seen.failed_launches),
+        "failed_starts": [_failed_row(failed) for failed in seen.failed_starts],
     }
     if output is not Format.TABLE:
         show(data, output)
@@ -130,8 +155,26 @@ def status(name: Name = "local", output: Output = Format.TABLE) -> None:
     show({key: data[key] for key in ("name", "dashboard", "keeper", "head_restarts")}, output)
     show(data["groups"], output)
     show(data["waiting"] or {"waiting": "nothing waits for resources"}, output)
+    for row in data["failed_starts"]:
+        typer.echo(_failure(row))  # in no table: a path that is folded cannot be copied
     if keeper["state"] == "gone":
         note(f"the keeper is gone: nobody restarts a lost head. Type: steadyray cluster up --name {name}")
+
+
+def _failed_row(failed: FailedStart) -> dict[str, Any]:
+    return {
+        "node": failed.instance,
+        "group": failed.group,
+        "seconds_ago": round(time.time() - failed.time) if failed.time else None,
+        "why": failed.why,
+        "log": failed.log,
+    }
+
+
+def _failure(row: dict[str, Any]) -> str:
+    ago = "" if row["seconds_ago"] is None else f" {row['seconds_ago']} s ago"
+    who = f"{row['node'] or 'a node'} of group {row['group']}"
+    return f"{who} did not start{ago}: {row['why']}; see {row['log']}"
 
 
 def _group_row(group: scaling.GroupView) -> dict[str, Any]:
@@ -155,6 +198,7 @@ def scale(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds to wait for new nodes; 0 does not wait.", min=0)
     ] = 120.0,
+    output: Output = Format.TABLE,
 ) -> None:
     """Grow a group to COUNT nodes, or shrink it: idle nodes go at once, busy ones when their work ends.
 
@@ -177,6 +221,8 @@ def scale(
     if timeout:
         _wait_for(cluster, group, count, timeout)
     note(f"group {group} keeps at least {count} nodes")
+    if output is not Format.TABLE:
+        show({"name": name, "group": group, "floor": count, "drained": drained, "busy": busy}, output)
 
 
 def _group(groups: tuple[scaling.GroupView, ...], name: str) -> scaling.GroupView:
@@ -201,12 +247,17 @@ def _wait_for(cluster: local_cluster.ClusterConnection, group: str, count: int, 
 
 @app.command()
 def render(
-    profile: ProfileOption = "local",
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", "-p", help="A profile by name or path; default: all those in cluster/profiles."
+        ),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail where the file differs. For CI.")
     ] = False,
 ) -> None:
-    """Write what a profile becomes for its provider to cluster/rendered.
+    """Write what the profiles become for their providers to cluster/rendered.
 
     Examples:
 
@@ -214,7 +265,11 @@ def render(
 
         steadyray cluster render --check
     """
-    wanted = load(profile)
+    for one in [profile] if profile else rendering.profile_names():
+        _render(load(one), check)
+
+
+def _render(wanted: profiles.Profile, check: bool) -> None:
     path = rendering.rendered_path(wanted.name)
     text = rendering.launcher_yaml(wanted)
     if not check:

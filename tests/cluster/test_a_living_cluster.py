@@ -149,8 +149,10 @@ def test_up_replaces_a_killed_keeper_and_the_new_one_keeps(cluster: ClusterConne
 def test_scale_grows_a_group_and_shrinks_it_by_its_idle_nodes(
     cluster: ClusterConnection, steadyray: Command
 ) -> None:
-    code, _, err = steadyray("cluster", "scale", "cpu", "2", "-n", cluster.name)
+    code, out, err = steadyray("cluster", "scale", "cpu", "2", "-n", cluster.name, "-o", "json")
     assert code == 0, err
+    told = {"name": cluster.name, "group": "cpu", "floor": 2, "drained": [], "busy": []}
+    assert json.loads(out) == told
     assert len(workers(cluster)) == 2
     code, _, err = steadyray("cluster", "scale", "cpu", "0", "-n", cluster.name)
     assert code == 0, err
@@ -180,6 +182,28 @@ def test_status_says_what_waits_and_why(
     until("the reason", lambda: "NoGroupFits: no group has GPU 8 (at most 1 on one node)" in waiting())
     jobs.client.post(f"/api/jobs/{job}/stop")
     jobs.wait(job, "STOPPED")
+
+
+def test_status_shows_a_node_that_did_not_start_with_its_log(
+    cluster: ClusterConnection, steadyray: Command
+) -> None:
+    steadyray("cluster", "scale", "cpu", "1", "-n", cluster.name, "--timeout", "0")
+
+    def starting() -> NodeRecord | None:
+        records = local_cluster.node_records(cluster.name)
+        return next((r for r in records if r.group == "cpu" and r.starter and not r.raylet), None)
+
+    failed = until("a node that starts", starting)
+    local_cluster.kill_node(cluster.name, failed.instance)
+    folder = local_cluster.folder_of(cluster.name)
+    until("its end is noted", lambda: failed.instance in [f.instance for f in folder.read_failed_starts()])
+    code, out, err = steadyray("cluster", "status", "-n", cluster.name)
+    assert code == 0, err
+    assert failed.instance in out
+    assert f"{failed.temp_dir}/start.log" in out
+    until("another node", lambda: workers(cluster))
+    steadyray("cluster", "scale", "cpu", "0", "-n", cluster.name)
+    until("no node", lambda: not workers(cluster))
 
 
 def test_a_killed_node_that_is_needed_is_replaced(cluster: ClusterConnection, steadyray: Command) -> None:

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,13 +20,18 @@ import pytest
 import yaml
 from cluster_support import until
 
+from ops import submission
 from ops.adapters import local_cluster
+from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import LocalMaker
 from ops.adapters.local_cluster import ClusterConnection, ClusterFolder
 from ops.adapters.local_host import Host, this_host
-from ops.adapters.local_processes import MARKER
-from ops.errors import ClusterError, NotFoundError, UnreachableError
+from ops.adapters.local_nodes import KEPT_FOLDERS, FailedStart
+from ops.adapters.local_processes import MARKER, end
+from ops.adapters.run_store import ObStore, open_store
+from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError
 from ops.profile import Profile
+from ops.spec import RunSpec
 
 SmallProfile = Callable[[dict[str, Any]], Profile]
 
@@ -298,6 +304,130 @@ def test_a_cluster_that_was_never_made_is_told_with_what_there_is(home: Path) ->
     with pytest.raises(NotFoundError, match="no cluster called 'none' here"):
         local_cluster.connection("none")
     assert local_cluster.down("none") == 0
+
+
+class Stuck(psutil.Process):
+    """As if in uninterruptible sleep: no signal reaches it."""
+
+    def terminate(self) -> None:
+        pass
+
+    kill = terminate
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        yield Stuck(child.pid)
+        child.kill()
+
+
+def test_a_process_that_does_not_end_is_named_with_what_to_look_at(stuck: Stuck) -> None:
+    with pytest.raises(OpsTimeoutError, match=f"{stuck.pid}.* do not end") as error:
+        end(lambda: [stuck], grace_seconds=0, patience_seconds=0.2)
+    assert "look at the disk or NFS" in error.value.hint
+    assert "`steadyray cluster down` again" in error.value.hint
+
+
+def test_a_supervisor_whose_cluster_cannot_be_ended_is_told_so_and_may_try_again(
+    home: Path, small_profile: SmallProfile, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by(HERE, small_profile({"name": "again"}))
+    monkeypatch.setattr(local_cluster, "end", lambda *_, **__: end(lambda: [stuck], 0, 0.2))
+    for _ in range(2):
+        with pytest.raises(ClusterError, match=f"{stuck.pid}.* do not end"):
+            LocalMaker("again").make()
+
+
+def test_floors_outlive_a_lost_cluster_but_not_its_end(
+    home: Path, small_profile: SmallProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def floor() -> int:
+        text = yaml.safe_load(local_cluster.folder_of("again").launcher_file.read_text())
+        wanted = local_cluster.profile_of("again").groups["cpu"].min
+        assert text["available_node_types"]["cpu"]["min_workers"] == wanted
+        return wanted
+
+    def fail(*_: Any) -> None:
+        raise ClusterError("the head did not start")
+
+    profile = small_profile({"name": "again"})
+    made_by(HERE, profile)
+    local_cluster.set_floor("again", "cpu", 2)
+    monkeypatch.setattr(local_cluster, "_start_keeper", fail)
+    with pytest.raises(ClusterError, match="did not start"):
+        LocalMaker("again").make()
+    monkeypatch.setattr(local_cluster, "_start_keeper", lambda *_: None)
+    monkeypatch.setattr(local_cluster, "_wait_until_it_answers", lambda *_: None)
+    LocalMaker("again").make()
+    assert floor() == 2
+    smaller = small_profile({"name": "again", "groups": {"cpu": {"max": 1}}})
+    local_cluster.up(smaller)
+    assert floor() == 0, "what the profile no longer allows is dropped"
+    local_cluster.set_floor("again", "cpu", 1)
+    local_cluster.down("again")
+    local_cluster.up(smaller)
+    assert floor() == 0
+    local_cluster.down("again")
+
+
+def test_floors_that_a_failed_remake_has_kept_end_with_down(home: Path, small_profile: SmallProfile) -> None:
+    folder = made_by(HERE, small_profile({"name": "again"}))
+    local_cluster.set_floor("again", "cpu", 2)
+    folder.cluster_file.unlink()
+    local_cluster.down("again")
+    assert folder.floors() == {}
+
+
+def test_as_many_failed_starts_are_kept_as_logs(home: Path) -> None:
+    folder = local_cluster.folder_of("any")
+    for number in range(KEPT_FOLDERS + 2):
+        folder.save_failed_start(FailedStart(f"cpu-{number}", "cpu", "`ray start` failed", "log", number))
+    kept = [failed.instance for failed in folder.read_failed_starts()]
+    assert kept == [f"cpu-{number}" for number in range(2, KEPT_FOLDERS + 2)]
+
+
+def run_on(cluster: str, name: str, home: Path) -> ObStore:
+    store = open_store(str(home / "runs"), name)
+    spec = RunSpec(
+        schema=1,
+        name=name,
+        entrypoint=("python", "train.py"),
+        recipe=None,
+        code_hash="0",
+        cluster=cluster,
+        env={},
+        secret_env=(),
+        restart_ok=False,
+        created=0.0,
+    )
+    submission.create(store, SystemClock(), spec, b"")
+    return store
+
+
+def test_down_names_the_runs_that_it_leaves_unfinished_and_what_to_type(
+    home: Path, steadyray: Callable[..., tuple[int, str, str]]
+) -> None:
+    for cluster, name in (("mine", "mine-a"), ("mine", "mine-b"), ("other", "other-a")):
+        run_on(cluster, name, home)
+    run_on("mine", "mine-done", home).put("result.json", b'{"state": "Succeeded"}')
+    for name, result in (("damaged", b"{"), ("odd", b"[]"), ("strange", b'{"state": "Lost"}')):
+        run_on("mine", name, home).put("result.json", result)
+    (home / "runs/damaged/spec.json").write_text("{")
+    code, out, err = steadyray("cluster", "down", "-n", "mine", "-o", "json")
+    assert code == 0, err
+    assert json.loads(out) == {"name": "mine", "processes_ended": 0, "unfinished_runs": ["mine-a", "mine-b"]}
+    assert "steadyray job stop mine-a" in err
+    assert "steadyray cluster up --name mine, then steadyray job run mine-a" in err
+
+
+def test_down_says_nothing_of_runs_where_there_are_none_or_they_cannot_be_read(
+    home: Path, steadyray: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for runs in (home / "runs", "no-such-scheme://runs"):
+        monkeypatch.setenv("STEADYRAY_RUNS", str(runs))
+        code, out, err = steadyray("cluster", "down", "-n", "mine")
+        assert (code, out, err) == (0, "", "no cluster mine: nothing to do\n")
 
 
 def assert_nothing(home: Path) -> None:

@@ -74,9 +74,44 @@ def test_overrides_change_only_what_they_name(small_profile: Callable[[dict[str,
     assert changed.model_copy(update={"groups": plain.groups}) == plain
 
 
-def test_the_committed_rendering_is_what_the_profile_renders_to() -> None:
-    wanted = profile.load(render.profile_path("local"))
-    assert render.rendered_path("local").read_text() == render.launcher_yaml(wanted)
+@pytest.mark.parametrize("name", render.profile_names())
+def test_the_committed_rendering_is_what_the_profile_renders_to(name: str) -> None:
+    wanted = profile.load(render.profile_path(name))
+    assert render.rendered_path(name).read_text() == render.launcher_yaml(wanted)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the profiles that ship with the repository, empty."""
+    monkeypatch.setattr(profile, "PROFILES", tmp_path)
+    monkeypatch.setattr(render, "PROFILES", tmp_path)
+    monkeypatch.setattr(render, "rendered_path", lambda name: tmp_path / f"{name}.rendered")
+    return tmp_path
+
+
+def test_all_profiles_are_rendered_and_compared(
+    shipped: Path, steadyray: Callable[..., tuple[int, str, str]]
+) -> None:
+    for name in ("one", "two"):
+        (shipped / f"{name}.yaml").write_text(yaml.safe_dump({**MINIMAL, "name": name}))
+    assert steadyray("cluster", "render", "--check")[0] == 1
+    assert steadyray("cluster", "render")[0] == 0
+    assert steadyray("cluster", "render", "--check")[0] == 0
+    (shipped / "two.rendered").write_text("old")
+    code, _, err = steadyray("cluster", "render", "--check")
+    assert (code, "'two'" in err) == (1, True)
+
+
+def test_a_shipped_profile_bears_the_name_of_its_file_and_another_one_any(shipped: Path) -> None:
+    """What `make cluster-up ENV=x` makes, `make cluster-down ENV=x` ends."""
+    text = yaml.safe_dump({**MINIMAL, "name": "mine"})
+    (shipped / "other.yaml").write_text(text)
+    with pytest.raises(UsageError, match=r"name is 'mine', and the file is called other\.yaml"):
+        profile.load(shipped / "other.yaml", {"name": "second"})
+    (shipped / "mine.yaml").write_text(text)
+    assert profile.load(shipped / "mine.yaml", {"name": "second"}).name == "second"
+    (shipped / "elsewhere").mkdir()
+    assert profile.load((shipped / "other.yaml").rename(shipped / "elsewhere/other.yaml")).name == "mine"
 
 
 def test_a_rendering_says_that_it_was_made_and_names_no_path_of_a_machine() -> None:
