@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from steadyray import contract
 
 from ops import cli, config
 from ops.adapters import local_cluster
@@ -32,6 +33,8 @@ OVERRIDES = ("epochs=45", "workers.min=2")
 STEPS_BETWEEN_FAULTS = 60
 STEPS_WITHOUT_SPARE = 180
 """So long a fault waits for a warm spare; then it comes all the same, and the group waits for a process."""
+STOP_SECONDS = 40
+"""What an interrupted run gets to stop; Ray gives its driver 30 of them."""
 
 Progress = dict[str, Any]
 
@@ -144,7 +147,7 @@ def main() -> int:
         "--cluster",
         CLUSTER,
     )
-    with cluster(), saboteur(run) as faults:
+    with cluster(), stopped(run), saboteur(run) as faults:
         code = steadyray("job", "run", *words)
     if faults.left:
         say(f"the training ended before these: {', '.join(fault.__name__ for fault in faults.left)}")
@@ -173,10 +176,29 @@ def cluster() -> Iterator[None]:
         say("interrupted; taking the cluster away")
         raise SystemExit(cli.EXIT_INTERRUPTED) from None
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        ignore_interrupts()
         if cli.run(["cluster", "down", "--name", CLUSTER]):
             say(f"something is left; type: .venv/bin/steadyray cluster down --name {CLUSTER}")
+
+
+@contextmanager
+def stopped(run: Path) -> Iterator[None]:
+    """A run that is interrupted is stopped while its cluster is there: without one it could not end."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        ignore_interrupts()
+        if (run / contract.SPEC).exists():
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.alarm(STOP_SECONDS)
+            steadyray("job", "stop", run.name)
+            signal.alarm(0)
+        raise
+
+
+def ignore_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
