@@ -6,9 +6,13 @@ out; 5 not authorised by the cluster; 70 bug (a report file is written); 130 int
 
 from __future__ import annotations
 
+import platform
+import shlex
 import sys
 import time
 import traceback
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from typer.exceptions import Abort, TyperException
@@ -17,10 +21,12 @@ from ops.cli import bench, cluster, job, node, report
 from ops.config import home
 from ops.errors import OpsError
 from ops.output import note
-from ops.policy.redaction import redact
+from ops.policy.redaction import HIDDEN, names_secret, redact
 
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+PACKAGES = ("steadyray-ops", "steadyray", "ray", "torch")
+"""Whose versions a bug report needs."""
 
 app = typer.Typer(
     name="steadyray",
@@ -34,6 +40,29 @@ app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
 app.add_typer(bench.app, name="bench")
 app.command("report")(report.report)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"steadyray {_version('steadyray-ops')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Holds what stands before the nouns."""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,17 +93,37 @@ def run(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:  # noqa: BLE001  the one handler at the very top
-        return bug(error)
+        return bug(error, sys.argv[1:] if argv is None else argv)
 
 
-def bug(error: Exception) -> int:
+def bug(error: Exception, argv: list[str]) -> int:
     """Say where the report is; the traceback itself helps nobody on a terminal."""
     path = home() / "bugs" / f"{time.strftime('%Y%m%d-%H%M%S')}.txt"
-    text = redact("".join(traceback.format_exception(error)))
+    text = "\n".join([*circumstances(argv), "", redact("".join(traceback.format_exception(error)))])
+    note(f"bug: {type(error).__name__}: {redact(str(error))}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        note(f"bug: {type(error).__name__}: {redact(str(error))}; please report it with {path}")
+        note(f"hint:  report it on the repository's issues page with {path}, once you have read through it")
     except OSError:
         note(text)
     return EXIT_BUG
+
+
+def circumstances(argv: list[str]) -> list[str]:
+    """What was typed, without secrets, and on what it ran."""
+    return [
+        f"command: steadyray {shlex.join(_shown(argv))}",
+        f"python: {platform.python_version()}",
+        f"platform: {platform.platform()}",
+        *(f"{package}: {_version(package)}" for package in PACKAGES),
+    ]
+
+
+def _shown(argv: list[str]) -> list[str]:
+    """Also what follows `--password` and its like is a secret."""
+    before = ["", *argv]
+    return [
+        HIDDEN if word.startswith("-") and names_secret(word) and "=" not in word else redact(value)
+        for word, value in zip(before, argv, strict=False)
+    ]
