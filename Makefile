@@ -88,7 +88,7 @@ fmt: setup ## Format and mend what ruff can mend
 	@.venv/bin/ruff format --quiet .
 
 .PHONY: check
-check: lint test ## All that CI runs
+check: lint test-pythons test ## All that CI runs
 
 ##@ Generated files
 
@@ -97,7 +97,7 @@ lock: ## Write the hashed locks from the pyproject files (UPGRADE=1 takes the ne
 	@scripts/lock
 
 .PHONY: render
-render: setup ## Write cluster/rendered from the profiles
+render: setup ## Write cluster/rendered from all profiles
 	@$(STEADYRAY) cluster render
 
 .PHONY: docs

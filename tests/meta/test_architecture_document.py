@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from steadyray import contract
 
+from ops.adapters.local_nodes import ClusterFolder
+
 PATHS = [
     contract.SPEC,
     contract.RESULT,
@@ -45,6 +47,15 @@ def test_a_folder_of_the_run_directory_is_shown(path: str, shown: str) -> None:
     ]
     assert folders
     assert [folder for folder in folders if f"{folder}/" not in shown] == []
+
+
+def test_each_file_of_a_clusters_folder_is_shown(root: Path) -> None:
+    text = (root / "docs/architecture.md").read_text()
+    shown = text.partition("## A local cluster")[2].partition("\n## ")[0]
+    named = [name for name, value in vars(ClusterFolder).items() if isinstance(value, property)]
+    paths = [getattr(ClusterFolder(Path("any")), name).name for name in named]
+    assert "keeper.log" in paths
+    assert [path for path in paths if path not in shown] == []
 
 
 def test_each_depth_of_recovery_is_explained(root: Path) -> None:

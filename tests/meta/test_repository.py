@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_every_package_of_a_lock_has_hashes_and_no_address(lock: str, root: Path
     assert blocks
     assert [block for block in blocks if "--hash=sha256:" not in block] == []
     assert "://" not in text
+
+
+@pytest.mark.parametrize("folder", [".", "training_image"])
+def test_every_file_of_a_package_that_is_shipped_is_there(folder: str, root: Path) -> None:
+    data = tomllib.loads((root / folder / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    wanted = [(package, pattern) for package, patterns in data.items() for pattern in patterns]
+    assert [w for w in wanted if not any((root / folder / w[0]).glob(w[1]))] == []
+    assert [package for package in data if (package, "py.typed") not in wanted] == []
 
 
 def test_every_python_source_file_says_why_it_exists(tracked: list[Path], root: Path) -> None:
