@@ -1,7 +1,7 @@
 """Packs what a job runs: the working folder and the entrypoint's wrapper, as one deterministic zip.
 
 The zip lies in the run directory, so that a new cluster can have it when the folder has long changed.
-Called by `ops.submission`.
+Called by `ops.submission`; `steadyray job predict` unpacks it again.
 """
 
 from __future__ import annotations
@@ -51,6 +51,12 @@ def pack(folder: Path) -> tuple[str, bytes]:
             _add(archive, f"{ENTRY_FOLDER}/{name}", data)
     data = buffer.getvalue()
     return hashlib.sha256(data).hexdigest(), data
+
+
+def unpack(data: bytes, folder: Path) -> None:
+    """What `pack` made, as files again."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        archive.extractall(folder)
 
 
 def entry_sources() -> dict[str, bytes]:

@@ -1,4 +1,7 @@
-"""What was asked of a run: `spec.json`, written once. Made by `ops.submission`, read by `ops.supervise`."""
+"""What was asked of a run: `spec.json`. Made by `ops.submission`, read by `ops.supervise`.
+
+It changes only while the run is finished, by a person who resumes it; `name` and `created` never do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Makes a run: name, code, spec. Called by `steadyray job run` and `submit`, before any supervisor exists."""
+"""Makes a run: name, code, spec; and lets one that has ended go on. Called by `ops.cli.new_run`, while no
+supervisor of the run has anything to do."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from steadyray import contract
 from steadyray.contract import EventKind
@@ -26,6 +28,11 @@ RECIPE_COMMAND = ("python", "-m", "steadyray.run", "--config")
 
 def recipe_command(recipe: Path, overrides: tuple[str, ...]) -> tuple[str, ...]:
     return (*RECIPE_COMMAND, recipe.name, *overrides)
+
+
+def recipe_overrides(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a command that `recipe_command` made."""
+    return command[len(RECIPE_COMMAND) + 1 :]
 
 
 def default_name(words: tuple[str, ...], recipe: Path | None) -> str:
@@ -102,12 +109,11 @@ def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:
     check_name(spec.name)
     check_no_secrets(spec)
     recorder = Recorder(store, clock)
-    path = f"{contract.CODE}/{spec.code_hash}.zip"
     if (old := read_spec(store)) is not None:
         _refuse_other(store, old, spec)
         return False
-    store.create(path, code)
-    if not recorder.create(contract.SPEC, spec.model_dump(mode="json", by_alias=True)):
+    store.create(code_path(spec), code)
+    if not recorder.create(contract.SPEC, _record(spec)):
         return create(store, clock, spec, code)  # somebody was faster; compare with theirs
     recorder.attempt_event(
         EventKind.RUN_CREATED,
@@ -118,6 +124,14 @@ def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:
         code_hash=spec.code_hash,
     )
     return True
+
+
+def code_path(spec: RunSpec) -> str:
+    return f"{contract.CODE}/{spec.code_hash}.zip"
+
+
+def _record(spec: RunSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json", by_alias=True)
 
 
 def _refuse_other(store: RunStore, old: RunSpec, new: RunSpec) -> None:
@@ -162,18 +176,41 @@ def finished_state(store: RunStore) -> RunState | None:
     return state if state in FINAL else None
 
 
-def reopen(store: RunStore, clock: Clock, name: str) -> None:
-    """Let a failed or stopped run go on. The old result is kept beside it."""
-    state = finished_state(store)
+def reopen(store: RunStore, clock: Clock, spec: RunSpec, code: bytes | None = None) -> None:
+    """Let a failed or stopped run go on as `spec` says. Old result, spec and code are kept beside the new.
+
+    The run is finished until its result is deleted, so nobody acts on half of this; after a crash before
+    that, the same call does the rest.
+    """
+    name, state, before = spec.name, finished_state(store), find_spec(store, spec.name)
     if state is RunState.SUCCEEDED:
         raise RefusedError(f"run {name} has succeeded; there is nothing to resume", hint="use another --name")
+    if state is None and spec != before:
+        raise RefusedError(
+            f"run {name} is not finished; its code and options can be changed only between two attempts",
+            hint=f"end it: steadyray job stop {name}; then type this again",
+        )
     if state is not None:
         old = store.get(contract.RESULT) or b"{}"
         attempt = int(json.loads(old).get("attempt") or 0)
+        if spec != before:
+            _change(store, clock, attempt, before, spec, code)
         store.put(f"results/{attempt:04d}.json", old)
         _note_resume(store, clock, attempt)
         store.delete(contract.RESULT)
     store.delete(contract.STOP_REQUEST)
+
+
+def _change(
+    store: RunStore, clock: Clock, attempt: int, before: RunSpec, spec: RunSpec, code: bytes | None
+) -> None:
+    """The first to write what attempt `attempt` ran with was right: a second resumer may see our spec."""
+    check_no_secrets(spec)
+    recorder = Recorder(store, clock)
+    if code is not None:
+        store.create(code_path(spec), code)
+    recorder.create(f"results/{attempt:04d}.spec.json", _record(before))
+    recorder.put(contract.SPEC, _record(spec))
 
 
 def _note_resume(store: RunStore, clock: Clock, attempt: int) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,16 +21,16 @@ from steadyray import contract
 from steadyray.contract import FailureClass
 
 from ops import explain as explaining
-from ops import submission
+from ops import packing, submission
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
 from ops.adapters.run_store import ObStore, open_store, run_names
 from ops.cli.background import say_that_it_works, supervise_in_background
 from ops.cli.live import LiveView
-from ops.cli.new_run import Options, create, is_recipe
+from ops.cli.new_run import Options, attach_to, create, reopen
 from ops.cli.report import present
 from ops.config import runs_root
-from ops.errors import NotFoundError, OpsError, OpsTimeoutError
+from ops.errors import NotFoundError, OpsError, OpsTimeoutError, StoreError
 from ops.output import Format, note, show
 from ops.policy.model import Budgets, RunSnapshot, RunState
 from ops.record import Recorder
@@ -38,8 +43,21 @@ STOP_PATIENCE_SECONDS = 20.0
 """How long `job stop` waits for a silent cluster; a head that is started again takes 6 s."""
 MODEL_FILE = "model.pt"
 """What the library's recipes leave in the run directory."""
-PREDICT = "import sys; from steadyray import predict; sys.path.append('.'); sys.exit(predict.main())"
-"""A recipe may name a model in the current folder, whose files must not stand before the packages' own."""
+PREDICT = (
+    "import sys; from steadyray import predict; sys.path += [sys.argv.pop(1), '.']; sys.exit(predict.main())"
+)
+"""A recipe may name a model in the run's code or, where that was not kept, in the current folder. Their files
+must not stand before the packages' own."""
+NO_MODULE = "type it in the folder of that module, or install what is missing beside steadyray"
+NO_RECIPE = f"it reads what the library's recipes leave; load another {MODEL_FILE} with your own code"
+PREDICT_HINTS = {
+    "ModuleNotFoundError": NO_MODULE,
+    "ImportError": NO_MODULE,
+    "KeyError": NO_RECIPE,
+    "TypeError": NO_RECIPE,
+    "_pickle.UnpicklingError": NO_RECIPE,
+}
+"""By what the library ended with."""
 
 Words = Annotated[
     list[str],
@@ -53,10 +71,26 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the r
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; default: after recipe or script.")]
 Cluster = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a dashboard's http address.")]
 RestartOk = Annotated[bool, typer.Option("--restart-ok", help="The script may start over after each loss.")]
-TimeLimit = Annotated[float | None, typer.Option("--time-limit", help="Seconds the whole run may take.")]
-WaitLimit = Annotated[float, typer.Option("--wait-limit", help="Seconds to wait for missing capacity.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit", min=0, help="Seconds the whole run may take; at first no limit."),
+]
+WaitLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--wait-limit",
+        min=0,
+        help=f"Seconds to wait for missing capacity; at first {DEFAULTS.wait_seconds:g}.",
+    ),
+]
 Patience = Annotated[
-    float, typer.Option("--patience", help="Seconds of silence of progress and log that mean a hang.")
+    float | None,
+    typer.Option(
+        "--patience",
+        min=0,
+        help="Seconds of silence of progress and log that mean a hang; at first "
+        f"{DEFAULTS.patience_seconds:g}.",
+    ),
 ]
 Env = Annotated[list[str] | None, typer.Option("--env", help="KEY=VALUE for the job; stored with the run.")]
 SecretEnv = Annotated[
@@ -65,6 +99,12 @@ SecretEnv = Annotated[
 WorkingDir = Annotated[
     Path | None,
     typer.Option("--working-dir", help="Folder to send along; default: the recipe's, or the current one."),
+]
+NewCode = Annotated[
+    Path | None,
+    typer.Option(
+        "--working-dir", help="Folder whose code the run gets from now on; default: its code stays."
+    ),
 ]
 Resource = Annotated[
     list[str] | None,
@@ -80,8 +120,8 @@ def run(
     cluster: Cluster = "local",
     restart_ok: RestartOk = False,
     time_limit: TimeLimit = None,
-    wait_limit: WaitLimit = DEFAULTS.wait_seconds,
-    patience: Patience = DEFAULTS.patience_seconds,
+    wait_limit: WaitLimit = None,
+    patience: Patience = None,
     env: Env = None,
     secret_env: SecretEnv = None,
     working_dir: WorkingDir = None,
@@ -89,7 +129,9 @@ def run(
 ) -> None:
     """Run a training to its end and stay attached; the same command attaches again after Ctrl-C.
 
-    Examples: `steadyray job run digits.yaml workers=2` and `steadyray job run -- python my_train.py`.
+    After Ctrl-C nobody looks after the run. A closed terminal leaves it to a process in the background.
+
+    Examples: `steadyray job run digits.yaml workers.max=2` and `steadyray job run -- python my_train.py`.
     """
     options = Options(
         name,
@@ -103,7 +145,7 @@ def run(
         working_dir,
         driver_resource,
     )
-    run_name = _attach_to(words, name) or create(words, options)
+    run_name = attach_to(words, options) or create(words, options)
     follow(run_name)
 
 
@@ -114,8 +156,8 @@ def submit(
     cluster: Cluster = "local",
     restart_ok: RestartOk = False,
     time_limit: TimeLimit = None,
-    wait_limit: WaitLimit = DEFAULTS.wait_seconds,
-    patience: Patience = DEFAULTS.patience_seconds,
+    wait_limit: WaitLimit = None,
+    patience: Patience = None,
     env: Env = None,
     secret_env: SecretEnv = None,
     working_dir: WorkingDir = None,
@@ -137,7 +179,7 @@ def submit(
         working_dir,
         driver_resource,
     )
-    run_name = _attach_to(words, name) or create(words, options)
+    run_name = attach_to(words, options) or create(words, options)
     _leave_in_background(run_name)
     note(f"follow it: steadyray job run {run_name}")
     typer.echo(run_name)
@@ -189,10 +231,18 @@ def logs(
     Examples: `steadyray job logs digits` and `steadyray job logs digits -f`.
     """
     store = _store(name)
-    for text in explaining.log_lines(
-        _supervisor(name, store), follow=follow_on, attempt=attempt, lines=lines
-    ):
+    newest, shown = explaining.newest_attempt(store), False
+    if attempt is not None and not 1 <= attempt <= newest:
+        raise NotFoundError(
+            f"run {name} has no attempt {attempt} (there is: {_numbers(newest)})",
+            hint=f"the newest: steadyray job logs {name}",
+        )
+    supervisor = _supervisor(name, store)
+    for text in explaining.log_lines(supervisor, follow=follow_on, attempt=attempt, lines=lines):
         typer.echo(text)
+        shown = True
+    if not shown:
+        note(f"run {name} has no log yet")
 
 
 @app.command()
@@ -224,10 +274,32 @@ def stop(name: NameArgument) -> None:
 def resume(
     name: NameArgument,
     detach: Annotated[bool, typer.Option("--detach", help="Return at once, as `submit` does.")] = False,
+    restart_ok: RestartOk = False,
+    time_limit: TimeLimit = None,
+    wait_limit: WaitLimit = None,
+    patience: Patience = None,
+    env: Env = None,
+    secret_env: SecretEnv = None,
+    working_dir: NewCode = None,
+    driver_resource: Resource = None,
 ) -> None:
-    """Go on with a stopped or failed run. Examples: `steadyray job resume digits` and `… digits --detach`."""
-    store = _store(name)
-    submission.reopen(store, SystemClock(), name)
+    """Go on with a stopped or failed run from its last checkpoint; what is not given stays as it was.
+
+    Limits of time begin anew. Examples: `steadyray job resume digits --detach`, and with corrected code
+    `steadyray job resume digits --working-dir .`.
+    """
+    _store(name)
+    options = Options(
+        restart_ok=restart_ok,
+        time_limit=time_limit,
+        wait_limit=wait_limit,
+        patience=patience,
+        env=env,
+        secret_env=secret_env,
+        working_dir=working_dir,
+        driver_resource=driver_resource,
+    )
+    reopen(name, options)
     if detach:
         _leave_in_background(name)
     else:
@@ -266,12 +338,14 @@ def predict(
         raise NotFoundError(
             f"run {name} has left no {MODEL_FILE}", hint=f"see how far it is: steadyray job status {name}"
         )
-    words = [sys.executable, "-P", "-c", PREDICT, store.url, "--count", str(count)]
-    answer = subprocess.run(
-        [*words, *(["--input", str(rows)] if rows else [])], capture_output=True, text=True, check=False
-    )
+    options = ["--count", str(count), *(["--input", str(rows)] if rows else [])]
+    with _code_of(store) as code:
+        words = [sys.executable, "-P", "-c", PREDICT, code, store.url, *options]
+        answer = subprocess.run(words, capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise OpsError(f"the model of run {name} cannot be used: {answer.stderr.strip()}")
+        said = _last_error(answer.stderr)
+        hint = PREDICT_HINTS.get(said.partition(":")[0], "")
+        raise OpsError(f"the model of run {name} cannot be used: {said}", hint=hint)
     show(json.loads(answer.stdout), output)
 
 
@@ -309,31 +383,78 @@ def outcome(last: RunSnapshot) -> int:
 
 
 def ticks(supervisor: Supervisor) -> Iterator[Tick]:
-    """Ticks until the run is finished, with the pauses that each asks for."""
+    """Ticks until the run is finished, with the pauses that each asks for.
+
+    A person may end the run and resume it with other code and options within one pause.
+    """
     while True:
         tick = supervisor.tick()
         yield tick
         if tick.finished:
             return
         supervisor.clock.sleep(tick.wake_after)
+        with suppress(StoreError):  # the next tick knows what to do about it
+            spec = submission.read_spec(supervisor.store)
+            if spec is not None and spec != supervisor.spec:
+                supervisor = replace(supervisor, spec=spec)
 
 
 @contextmanager
 def told_how_to_come_back(name: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the watching, not the run; say so."""
+    """Ctrl-C ends the watching, not the run; say so. SIGTERM and SIGHUP hand the run to the background.
 
-    def interrupt(*_: Any) -> None:
+    With those two nobody is there to type the next command. They stay with whoever took or ignored them
+    before: `nohup`, or a program that calls this one and ends the cluster itself.
+    """
+    sent: list[int] = []
+
+    def leave(number: int, _: Any) -> None:
+        sent.append(number)
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, leave)
     try:
         yield
-    except KeyboardInterrupt:
-        note(f"the run goes on, but nobody looks after it now; attach again: steadyray job run {name}")
-        note(f"end it: steadyray job stop {name}")
+    except BaseException as error:  # a terminal that was closed makes errors of its own on the way here
+        if sent:
+            _say(*_handed_over(name), f"end it: steadyray job stop {name}")
+        elif isinstance(error, KeyboardInterrupt):
+            _say(*_left_alone(name), f"end it: steadyray job stop {name}")
         raise
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _say(*lines: str) -> None:
+    try:
+        for line in lines:
+            note(line)
+    except OSError:  # the terminal is gone, and what else is said until the end must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _handed_over(name: str) -> list[str]:
+    try:
+        log, word = supervise_in_background(name)
+    except OpsError as error:
+        return [str(error), *_left_alone(name)]
+    return [
+        f"run {name} is looked after in the background (log: {log})",
+        f"run {name}: {word}",
+        f"attach again: steadyray job run {name}",
+    ]
+
+
+def _left_alone(name: str) -> list[str]:
+    return [
+        f"the job of run {name} goes on, but nobody looks after it now: it is not submitted again if it is "
+        "lost, no limit ends it, and its end is recorded only when somebody looks",
+        f"attach again: steadyray job run {name}",
+        f"leave it overnight: steadyray job submit {name}",
+    ]
 
 
 def open_supervisor(name: str) -> Supervisor:
@@ -356,8 +477,22 @@ def _store(name: str) -> ObStore:
     return open_store(runs_root(), name)
 
 
-def _attach_to(words: list[str], name: str | None) -> str | None:
-    """The run that a single word names."""
-    if len(words) == 1 and name is None and not is_recipe(words[0]) and words[0] in run_names(runs_root()):
-        return words[0]
-    return None
+def _numbers(newest: int) -> str:
+    return "none yet" if newest == 0 else "1" if newest == 1 else f"1 to {newest}"
+
+
+@contextmanager
+def _code_of(store: ObStore) -> Iterator[str]:
+    """A folder with the run's own code; empty where that is not known."""
+    with tempfile.TemporaryDirectory(prefix="steadyray-") as folder:
+        with suppress(StoreError, zipfile.BadZipFile):
+            spec = submission.read_spec(store)
+            if spec is not None and (code := store.get(submission.code_path(spec))) is not None:
+                packing.unpack(code, Path(folder))
+        yield folder
+
+
+def _last_error(said: str) -> str:
+    """Name and message of the error that ended a Python program, without its traceback."""
+    starts = [found.start() for found in re.finditer(r"^[\w.]+(?:Error|Exception)\b", said, re.MULTILINE)]
+    return (said[starts[-1] :] if starts else said).strip()

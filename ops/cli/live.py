@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -68,7 +69,8 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._screen:
-            self._screen.stop()
+            with suppress(OSError):  # of a terminal that was closed
+                self._screen.stop()
         else:
             self._lines.flush()
 

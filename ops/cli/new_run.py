@@ -1,10 +1,17 @@
-"""From the words of `steadyray job run` and `submit` to a run that exists. Called by `ops.cli.job`."""
+"""From the words of `steadyray job run`, `submit` and `resume` to a run as they want it.
+
+Called by `ops.cli.job`.
+"""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from steadyray import contract
 
@@ -15,28 +22,79 @@ from ops.adapters.run_store import open_store, run_names
 from ops.config import runs_root
 from ops.errors import NotFoundError, OpsError, UsageError
 from ops.output import note
-from ops.policy.model import Budgets
 from ops.spec import RunSpec
+
+BAD_RECIPE = 2
+CHECK_RECIPE = f"""
+import sys
+from pathlib import Path
+from steadyray.config import RecipeError, load
+try:
+    load(Path(sys.argv[1]), sys.argv[2:])
+except RecipeError as error:
+    print(error)
+    sys.exit({BAD_RECIPE})
+"""
+"""By the library's own parser, which the tools do not import; without torch and Ray."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `run` and `submit` take."""
+    """What `run` and `submit` take, and but for name and cluster `resume`; None where nothing was said."""
 
-    name: str | None
-    cluster: str
-    restart_ok: bool
-    time_limit: float | None
-    wait_limit: float
-    patience: float
-    env: list[str] | None
-    secret_env: list[str] | None
-    working_dir: Path | None
-    driver_resource: list[str] | None
+    name: str | None = None
+    cluster: str = "local"
+    restart_ok: bool = False
+    time_limit: float | None = None
+    wait_limit: float | None = None
+    patience: float | None = None
+    env: list[str] | None = None
+    secret_env: list[str] | None = None
+    working_dir: Path | None = None
+    driver_resource: list[str] | None = None
+
+    def applied(self, spec: RunSpec) -> RunSpec:
+        """`spec` with what was said; the rest stays. The code is another matter."""
+        limits: dict[str, Any] = {
+            "time_seconds": self.time_limit,
+            "wait_seconds": self.wait_limit,
+            "patience_seconds": self.patience,
+        }
+        said = {key: value for key, value in limits.items() if value is not None}
+        return spec.model_copy(
+            update={
+                "restart_ok": spec.restart_ok or self.restart_ok,
+                "env": {**spec.env, **_pairs(self.env, "--env")},
+                "secret_env": tuple(dict.fromkeys((*spec.secret_env, *(self.secret_env or ())))),
+                "driver_resources": {**spec.driver_resources, **_amounts(self.driver_resource)},
+                "budgets": replace(spec.budgets, **said),
+            }
+        )
+
+
+STORED: dict[str, Callable[[RunSpec], object]] = {
+    "--restart-ok": lambda spec: spec.restart_ok,
+    "--time-limit": lambda spec: spec.budgets.time_seconds,
+    "--wait-limit": lambda spec: spec.budgets.wait_seconds,
+    "--patience": lambda spec: spec.budgets.patience_seconds,
+    "--env": lambda spec: spec.env,
+    "--secret-env": lambda spec: spec.secret_env,
+    "--driver-resource": lambda spec: spec.driver_resources,
+}
+"""Options that a run keeps from its start."""
 
 
 def is_recipe(word: str) -> bool:
     return word.endswith((".yaml", ".yml"))
+
+
+def attach_to(words: list[str], options: Options) -> str | None:
+    """The run that a single word names."""
+    named = len(words) == 1 and options.name is None and not is_recipe(words[0])
+    if not named or words[0] not in run_names(runs_root()):
+        return None
+    _refuse_what_it_would_drop(words[0], options, *(["--working-dir"] if options.working_dir else []))
+    return words[0]
 
 
 def create(words: list[str], options: Options) -> str:
@@ -52,10 +110,11 @@ def create(words: list[str], options: Options) -> str:
     folder = options.working_dir or (recipe.parent if recipe else Path.cwd())
     command = submission.recipe_command(recipe, tuple(words[1:])) if recipe else tuple(words)
     submission.check_root(runs_root())
+    _check_recipe(folder, recipe.name if recipe else None, command)
     made_by = maker(options.cluster)
     made_by.connect()  # a cluster that is not there is said before anything is written
     stem = submission.default_name(command, recipe)
-    if options.name is None and (running := _running(stem, command, options.cluster)):
+    if options.name is None and (running := _running(stem, command, options)):
         return running
     cpus, resources = made_by.driver()
     code_hash, code = submission.pack(folder)
@@ -66,47 +125,88 @@ def create(words: list[str], options: Options) -> str:
         recipe=recipe.name if recipe else None,
         code_hash=code_hash,
         cluster=options.cluster,
-        env=_pairs(options.env, "--env"),
-        secret_env=tuple(options.secret_env or ()),
-        restart_ok=options.restart_ok,
+        secret_env=(),
         driver_cpus=cpus,
-        driver_resources={**resources, **_amounts(options.driver_resource)},
-        budgets=Budgets(
-            wait_seconds=options.wait_limit,
-            time_seconds=options.time_limit,
-            patience_seconds=options.patience,
-        ),
+        driver_resources=resources,
         created=SystemClock().now(),
     )
+    spec = options.applied(spec)
     if options.name:
-        return _create_named(spec, options.name, code)
-    return _create_numbered(spec, stem, code)
+        return _create_named(spec, options.name, code, options)
+    return _create_numbered(spec, stem, code, options)
 
 
-def _create_named(spec: RunSpec, name: str, code: bytes) -> str:
+def reopen(name: str, options: Options) -> None:
+    """Let a stopped or failed run go on with these options, and with the code of --working-dir if given."""
+    store = open_store(runs_root(), name)
+    spec, code = options.applied(submission.find_spec(store, name)), None
+    if options.working_dir is not None:
+        _check_recipe(options.working_dir, spec.recipe, spec.entrypoint)
+        code_hash, code = submission.pack(options.working_dir)
+        spec = spec.model_copy(update={"code_hash": code_hash})
+    submission.reopen(store, SystemClock(), spec, code)
+
+
+def _check_recipe(folder: Path, recipe: str | None, command: tuple[str, ...]) -> None:
+    """The recipe that travels with `folder`, before anything is made. Raises UsageError."""
+    if recipe is None or not folder.is_dir():  # of a missing folder `pack` tells
+        return
+    words = [str(folder / recipe), *submission.recipe_overrides(command)]
+    answer = subprocess.run(
+        [sys.executable, "-P", "-c", CHECK_RECIPE, *words], capture_output=True, text=True, check=False
+    )
+    if answer.returncode == BAD_RECIPE:
+        raise UsageError(
+            answer.stdout.strip(), hint="keys and sections are joined by a dot, for example workers.max=2"
+        )
+    if answer.returncode:
+        why = answer.stderr.strip().rpartition("\n")[2]
+        raise OpsError(f"the recipe {words[0]} cannot be checked: {why}")
+
+
+def _refuse_what_it_would_drop(name: str, options: Options, *more: str) -> None:
+    """Raises UsageError for options that differ from those with which the run was started."""
+    asked = replace(options, name=None, cluster="local", working_dir=None)
+    if asked == Options() and not more:
+        return
+    store = open_store(runs_root(), name)
+    spec = submission.find_spec(store, name)
+    wanted = options.applied(spec)
+    other = [*(option for option, of in STORED.items() if of(wanted) != of(spec)), *more]
+    if other:
+        end = "" if submission.finished_state(store) else f"steadyray job stop {name}; then: "
+        raise UsageError(
+            f"run {name} exists and keeps the options of its start; it would not get {', '.join(other)}",
+            hint=f"change them: {end}steadyray job resume {name} {' '.join(other)}",
+        )
+
+
+def _create_named(spec: RunSpec, name: str, code: bytes, options: Options) -> str:
     submission.check_name(name)
     spec = spec.model_copy(update={"name": name})
     if not submission.create(open_store(runs_root(), name), SystemClock(), spec, code):
+        _refuse_what_it_would_drop(name, options)
         note(f"run {name} exists already and is not finished: following it")
     return name
 
 
-def _running(stem: str, command: tuple[str, ...], cluster: str) -> str | None:
+def _running(stem: str, command: tuple[str, ...], options: Options) -> str | None:
     """The run that this very command already is. Its folder may have changed: logs are written there."""
     stores = {name: open_store(runs_root(), name) for name in run_names(runs_root())}
-    if name := submission.unfinished(stores, stem, command, cluster):
+    if name := submission.unfinished(stores, stem, command, options.cluster):
+        _refuse_what_it_would_drop(name, options)
         note(f"run {name} is this command and is not finished: following it, with the code of its start")
         note("start another one beside it: --name OTHER")
     return name
 
 
-def _create_numbered(spec: RunSpec, stem: str, code: bytes) -> str:
+def _create_numbered(spec: RunSpec, stem: str, code: bytes, options: Options) -> str:
     """`stem`, or `stem-2` and so on where finished or other runs have the name."""
     taken = run_names(runs_root())
     for number in range(1, 10_000):
         name = stem if number == 1 else f"{stem}-{number}"
         try:
-            made = _create_named(spec, name, code)
+            made = _create_named(spec, name, code, options)
         except OpsError as error:
             if name not in taken or error.exit_code != 3:
                 raise

@@ -10,9 +10,11 @@ import pytest
 from steadyray import models
 
 from conftest import Desk, driver_of
+from ops import packing
 from ops.adapters import local_ray
 from ops.adapters.local_cluster import ClusterConnection
 from ops.adapters.run_store import open_store
+from ops.policy.model import Budgets
 from ops.spec import RunSpec
 
 NAMED_LIKE_OURS = ("ops.py", "ray.py", "yaml.py", "steadyray.py", "typer.py")
@@ -75,6 +77,48 @@ def test_predict_finds_the_projects_own_model_and_our_packages(alone: Desk) -> N
     assert '"predictions"' in answer.stdout
 
 
+def test_predict_finds_the_model_in_the_code_of_the_run_from_any_folder(alone: Desk, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    text = "import pathlib, torch\n\nsize = int(pathlib.Path(__file__).with_name('size').read_text())\n"
+    (tmp_path / "src/mine.py").write_text(text + "def net():\n    return torch.nn.Linear(size, 1)\n")
+    (tmp_path / "src/size").write_text("2")
+    code_hash, code = packing.pack(tmp_path / "src")
+    keep_run(alone, "line", code_hash=code_hash)
+    open_store(str(alone.home / "runs"), "line").put(f"code/{code_hash}.zip", code)
+    recipe = {"model": {"name": "mine:net", "options": {}}, "loss": "mse_loss"}
+    model = models.make("linear", {"inputs": 2, "outputs": 1})
+    models.save(model, recipe, str(alone.directory("line") / "model.pt"))
+    (alone.folder / "rows.csv").write_text("1,1\n")
+    (alone.folder / "mine.py").write_text("raise SystemExit('not the code of the run')\n")
+    answer = alone.run("job", "predict", "line", "--input", "rows.csv", "-o", "json")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said", "hint"),
+    [
+        (
+            {"model": {"name": "elsewhere:net", "options": {}}, "loss": "mse_loss"},
+            "ModuleNotFoundError: No module named 'elsewhere'",
+            "install what is missing",
+        ),
+        ({"loss": "mse_loss"}, "KeyError: 'model'", "load another model.pt with your own code"),
+    ],
+    ids=["module", "key"],
+)
+def test_a_model_that_predict_cannot_use_is_told_in_a_line_with_a_hint(
+    alone: Desk, recipe: dict[str, object], said: str, hint: str
+) -> None:
+    keep_run(alone, "line")
+    model = models.make("linear", {"inputs": 2, "outputs": 1})
+    models.save(model, recipe, str(alone.directory("line") / "model.pt"))
+    answer = alone.run("job", "predict", "line")
+    assert answer.returncode == 1
+    assert f"cannot be used: {said}\n" in answer.stderr
+    assert hint in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_a_cluster_of_another_folder_is_missed_with_the_folder_that_was_searched(alone: Desk) -> None:
     answer = alone.run("job", "run", "--cluster", "none", "--", "python", "x.py")
     assert answer.returncode == 1
@@ -98,8 +142,9 @@ def test_a_working_folder_that_is_not_there_is_refused(alone: Desk) -> None:
 
 def test_the_same_command_finds_its_run_though_the_folder_has_changed(alone: Desk) -> None:
     words = ("job", "run", "--cluster", "http://127.0.0.1:1", "--time-limit", "2", "--", "python")
+    started = {"entrypoint": ("python", "my_train.py"), "budgets": Budgets(time_seconds=2)}
     for name in ("my-train", "my-train-2", "my-train-30"):
-        keep_run(alone, name, cluster="http://127.0.0.1:1", entrypoint=("python", "my_train.py"))
+        keep_run(alone, name, cluster="http://127.0.0.1:1", **started)
     open_store(str(alone.home / "runs"), "my-train").put("result.json", b'{"state": "Failed"}')
     watching = alone.start(*words, "my_train.py")
     assert watching.stderr is not None

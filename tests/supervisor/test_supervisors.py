@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from typing import Any
 
 import pytest
 from steadyray import contract
 
 from conftest import Desk, driver_of, wait_for
 from ops.adapters.clusters import LocalMaker
+from ops.cli.job import told_how_to_come_back
 
 
 def kill_when(desk: Desk, process: subprocess.Popen[str], run: str, path: str) -> None:
@@ -85,22 +88,87 @@ def test_a_job_that_ends_while_nobody_watches_is_recorded_as_it_ended(desk: Desk
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_sending_the_command_away_leaves_the_run_and_says_what_to_type(
+def test_ctrl_c_leaves_the_run_and_says_what_is_not_done_and_what_to_type(
+    desk: Desk, checkpointing: str
+) -> None:
+    watching = desk.start(*desk.job("left"), checkpointing, "15")
+    driver_of(desk, "left", 1)
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert "nobody looks after it now: it is not submitted again if it is lost" in err
+    for words in ("job run left", "job submit left", "job stop left"):
+        assert f"steadyray {words}" in err
+    for command in ("status", "explain"):
+        told = desk.run("job", command, "left", "-o", "json").stdout
+        assert "Nobody looks after this run now; type: steadyray job run left" in told
+    assert desk.run("job", "run", "left").returncode == 0
+    assert desk.attempts("left") == 1
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_sent_away_leaves_the_run_to_a_process_in_the_background(
     desk: Desk, checkpointing: str, sent: signal.Signals
 ) -> None:
     run = f"left-{sent.name.lower()}"
     watching = desk.start(*desk.job(run), checkpointing, "15")
-    driver_of(desk, run, 1)
+    driver = driver_of(desk, run, 1)
     watching.send_signal(sent)
-    _, err = watching.communicate(timeout=30)
+    _, err = watching.communicate(timeout=60)
     assert watching.returncode == 130
+    assert f"run {run} is looked after in the background" in err
     assert f"steadyray job run {run}" in err
-    for command in ("status", "explain"):
-        told = desk.run("job", command, run, "-o", "json").stdout
-        assert f"Nobody looks after this run now; type: steadyray job run {run}" in told
-    assert desk.run("job", "run", run).returncode == 0
-    assert desk.attempts(run) == 1
+    os.kill(driver, signal.SIGKILL)
+    wait_for(lambda: desk.read(run, "result.json"), "an end that nobody watches")
+    assert desk.read(run, "result.json")["state"] == "Succeeded"
+    assert desk.attempts(run) == 2, "the loss was mended"
+
+
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""As a login does: who closes this terminal sends SIGHUP."""
+
+
+@pytest.mark.ray
+def test_a_terminal_that_is_closed_leaves_the_run_to_a_process_in_the_background(
+    desk: Desk, checkpointing: str
+) -> None:
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-c", OWN_TERMINAL, sys.executable, "-P", "-m", "ops.cli", *desk.job("closed")]
+    watching = subprocess.Popen(
+        [*words, checkpointing, "15"],
+        cwd=desk.folder,
+        env={**os.environ, "STEADYRAY_HOME": str(desk.home), "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    driver_of(desk, "closed", 1)
+    os.close(ours)
+    assert watching.wait(timeout=60) == 130
+    assert "attempt 1" in (desk.home / "supervisors" / "closed.log").read_text()
+    wait_for(lambda: desk.read("closed", "result.json"), "an end that nobody watches")
+    assert desk.read("closed", "result.json")["state"] == "Succeeded"
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.default_int_handler], ids=["ignored", "taken"])
+def test_a_signal_that_somebody_else_has_taken_stays_theirs(before: Any) -> None:
+    """`nohup` ignores SIGHUP; `make demo` catches it, and takes its cluster away."""
+    previous = signal.signal(signal.SIGHUP, before)
+    try:
+        with told_how_to_come_back("r"):
+            assert signal.getsignal(signal.SIGHUP) is before
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGHUP) is before
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.mark.ray
