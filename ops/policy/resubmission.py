@@ -35,7 +35,7 @@ SETUP_GRACE_SECONDS = 30.0
 """The same where nothing is short: its environment is being set up, 10 s on a busy machine."""
 UNKNOWN_GRACE_SECONDS = 3.0
 """A head that just came back lists its jobs a moment later than it answers."""
-WAITING_PHASES = frozenset({"waiting", "waiting-for-capacity", "placement"})
+WAITING_PHASES = frozenset({"waiting"})
 """Phases in which the library's driver waits for nodes."""
 
 
@@ -206,7 +206,8 @@ def after_loss(view: RunView, verdict: Verdict) -> Decision:
     if _starts_over(view) and losses(view) >= 1:
         message = (
             "The script keeps nothing in $STEADYRAY_RUN_DIR, so it started over and lost its work a second "
-            "time; let it save and read $STEADYRAY_RESUME_FROM, or allow this with --restart-ok."
+            "time; let it save into $STEADYRAY_RUN_DIR and load from there "
+            f"(steadyray job resume {view.run} --working-dir DIR), or allow this with --restart-ok."
         )
         return _finish(view, verdict, "StartsOver", message=message)
     used, most = _budget(view, kind, treatment)

@@ -20,13 +20,26 @@ class Treatment:
 
 
 TREATMENTS: dict[FailureClass, Treatment] = {
-    F.USER_ERROR: Treatment("none", "Correct the script, then run it under a new name or `job resume` it."),
-    F.BAD_INPUT: Treatment("none", "Correct the path or the data, then `job resume` it."),
-    F.BAD_ENVIRONMENT: Treatment(
-        "none", "Add what is missing to the cluster's environment, then `job resume` it."
+    F.USER_ERROR: Treatment(
+        "none", "Correct the script, then `job resume NAME --working-dir DIR`, which sends it anew."
     ),
-    F.OUT_OF_MEMORY_HOST: Treatment("once", "Lower the batch or the loader's workers, or use larger nodes."),
-    F.OUT_OF_MEMORY_DEVICE: Treatment("once", "Lower the batch size or use more GPUs."),
+    F.BAD_INPUT: Treatment(
+        "none",
+        "Put the data there, then `job resume NAME`; with --working-dir DIR if the script was corrected.",
+    ),
+    F.BAD_ENVIRONMENT: Treatment(
+        "none",
+        "Add what is missing to the cluster's environment, then `job resume NAME`; with --working-dir DIR if "
+        "it was missing from the code.",
+    ),
+    F.OUT_OF_MEMORY_HOST: Treatment(
+        "once",
+        "Lower the batch or the loader's workers and `job resume NAME --working-dir DIR`, or use larger "
+        "nodes.",
+    ),
+    F.OUT_OF_MEMORY_DEVICE: Treatment(
+        "once", "Lower the batch size and `job resume NAME --working-dir DIR`, or use more GPUs."
+    ),
     F.PREEMPTED: Treatment("free", "Nothing to do: a preemption is never charged."),
     F.MAINTENANCE: Treatment("free", "Nothing to do: maintenance is never charged."),
     F.WORKER_CRASH: Treatment("infrastructure", "Look at the worker's log if it comes again."),
@@ -38,12 +51,23 @@ TREATMENTS: dict[FailureClass, Treatment] = {
     F.HANG: Treatment("infrastructure", "Read the saved stacks."),
     F.STORAGE_TRANSIENT: Treatment("infrastructure", "Look at the storage if it comes again."),
     F.CHECKPOINT_CORRUPT: Treatment("once", "The one before it is taken."),
-    F.DIVERGENCE: Treatment("once", "Lower the learning rate or look at the batch at that step."),
+    F.DIVERGENCE: Treatment(
+        "once",
+        "Look at the batch at that step, or lower the learning rate and `job resume NAME --working-dir DIR`.",
+    ),
     F.HEAD_LOST: Treatment("infrastructure", "Keep the head's state (GCS persistence) to keep jobs alive."),
-    F.CAPACITY_MISSING: Treatment("none", "Ask for less, or raise the limits of the cluster's node groups."),
-    F.QUEUED: Treatment("none", "Raise the wait limit or the queue's quota."),
+    F.CAPACITY_MISSING: Treatment(
+        "none",
+        "Ask for less or raise the limits of the cluster's node groups, then `job resume NAME`; --wait-limit "
+        "SECONDS lets it wait longer.",
+    ),
+    F.QUEUED: Treatment(
+        "none", "Raise the queue's quota, or the limit: `job resume NAME --wait-limit SECONDS`."
+    ),
     F.CONTROL_PLANE_BLIND: Treatment("none", "Look at the network between here and the cluster."),
-    F.CANCELLED: Treatment("none", "`job resume` continues it from its last checkpoint."),
-    F.DEADLINE_EXCEEDED: Treatment("none", "Raise --time-limit and `job resume` it."),
+    F.CANCELLED: Treatment("none", "`job resume NAME` continues it from its last checkpoint."),
+    F.DEADLINE_EXCEEDED: Treatment(
+        "none", "`job resume NAME --time-limit SECONDS`, with more than before; they count from then on."
+    ),
     F.UNKNOWN: Treatment("infrastructure", "Read the evidence; a new rule may be worth its row."),
 }

@@ -29,6 +29,7 @@ RUNNING = JobView(JobStatus.RUNNING)
 PENDING = JobView(JobStatus.PENDING)
 FAILED = JobView(JobStatus.FAILED, exit_code=1)
 DONE = JobView(JobStatus.SUCCEEDED, exit_code=0)
+WAITING = Progress(0, phase="waiting", message="1 of 2 workers are ready")
 HUNG = {"progress": Progress(step=5, step_seconds=0.1), "best_step": 5, "progress_age": 61.0, "log_age": 61.0}
 
 
@@ -86,7 +87,37 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
     ("a pending job beyond its limit", view(job=PENDING, pending_age=3601), Action.STOP, "WaitLimit"),
     (
         "ranks that wait for nodes",
-        view(progress=Progress(0, phase="waiting")),
+        view(progress=WAITING),
+        Action.WAIT,
+        "CapacityMissing",
+    ),
+    (
+        "ranks that wait beyond the limit",
+        view(progress=WAITING, pending_age=3601),
+        Action.STOP,
+        "WaitLimit",
+    ),
+    (
+        "ranks that wait where nothing is to be waited for",
+        view(progress=WAITING, pending_age=0.1, budgets=Budgets(wait_seconds=0)),
+        Action.STOP,
+        "WaitLimit",
+    ),
+    (
+        "ranks that waited too long and whose job has ended",
+        lost(F.CAPACITY_MISSING, progress=WAITING, pending_age=3603),
+        Action.FINISH,
+        "NotRetried",
+    ),
+    (
+        "ranks that wait as the time limit passes",
+        view(progress=WAITING, budgets=Budgets(time_seconds=10), run_seconds=11),
+        Action.STOP,
+        "TimeLimit",
+    ),
+    (
+        "ranks that wait, of a driver that is silent meanwhile",
+        view(**{**HUNG, "progress": WAITING, "progress_age": 2000.0, "log_age": 2000.0}),
         Action.WAIT,
         "CapacityMissing",
     ),
@@ -262,6 +293,21 @@ def test_a_time_limit_that_passes_in_the_queue_is_missing_capacity_and_not_a_slo
     assert decision.verdict is not None
     assert decision.verdict.failure_class is F.CAPACITY_MISSING
     assert decision.details == {"pending": True}
+
+
+def test_ranks_that_wait_are_given_up_with_what_the_library_says_of_them() -> None:
+    decision = decide(view(progress=WAITING, pending_age=61, budgets=Budgets(wait_seconds=60)))
+    assert decision.verdict is not None
+    assert decision.verdict.failure_class is F.CAPACITY_MISSING
+    assert "Waited 60 s for capacity. 1 of 2 workers are ready." in decision.message
+    assert decision.details == {"pending": False}, "it runs, so it is stopped as running jobs are"
+
+
+def test_a_script_that_starts_over_is_told_of_a_place_that_any_script_has() -> None:
+    gone = lost(F.DRIVER_LOST, keeps_state=False, checkpoint_step=0, attempt=2, history=(past(1),))
+    message = decide(gone).message
+    assert "save into $STEADYRAY_RUN_DIR and load from there" in message
+    assert "RESUME_FROM" not in message, "which is set for the library's own checkpoints only"
 
 
 def test_the_pause_doubles_up_to_a_minute() -> None:

@@ -15,19 +15,25 @@ from steadyray import contract
 from ops import explain as explaining
 from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
 from ops.adapters.run_store import open_store
-from ops.policy.model import JobStatus
+from ops.policy.model import Budgets, JobStatus
 from ops.presence import MARK, SILENT_SECONDS, is_looked_after
 from ops.spec import RunSpec
 from ops.submission import create
 from ops.supervise import Supervisor
 
 SECRET = "hunter2hunter2"
+BUDGETS = Budgets()
 
 
-def supervised() -> tuple[Supervisor, FakeCluster]:
+def supervised(budgets: Budgets = BUDGETS) -> tuple[Supervisor, FakeCluster]:
     store, clock, cluster = MemoryStore(), FakeClock(time.time()), FakeCluster()
     spec = RunSpec(
-        name="x", entrypoint=("python", "t.py"), code_hash="0", driver_cpus=4.0, created=clock.now()
+        name="x",
+        entrypoint=("python", "t.py"),
+        code_hash="0",
+        driver_cpus=4.0,
+        budgets=budgets,
+        created=clock.now(),
     )
     create(store, clock, spec, b"code")
     return Supervisor(spec, store, FakeMaker(cluster), clock, hidden=(SECRET,)), cluster
@@ -77,6 +83,25 @@ def test_a_run_with_a_living_supervisor_is_not_called_alone() -> None:
     tick(supervisor)
     assert "Nobody" not in explaining.status(supervisor.store)["message"]
     assert "Nobody" not in explaining.explain(supervisor)["next"]
+
+
+def test_ranks_that_wait_beyond_the_limit_end_the_job_and_the_run_lacks_capacity() -> None:
+    supervisor, cluster = supervised(Budgets(wait_seconds=30.0))
+    tick(supervisor, 3)
+    job = supervisor.gatherer.id(1)
+    cluster.move(job, JobStatus.PENDING, JobStatus.RUNNING)
+    waiting = {"step": 0, "phase": "waiting", "message": "1 of 2 workers are ready"}
+    supervisor.store.put(contract.progress(1), json.dumps(waiting).encode())
+    tick(supervisor, 29)
+    assert cluster.running() == [job]
+    shown = explaining.status(supervisor.store)
+    assert (shown["state"], shown["waiting_for"]) == ("Waiting", "CapacityMissing")
+    tick(supervisor, 10)
+    assert cluster.running() == []
+    result = json.loads(supervisor.store.get(contract.RESULT) or b"")
+    assert (result["state"], result["failure_class"]) == ("Failed", "CapacityMissing")
+    assert "1 of 2 workers are ready" in result["message"]
+    assert "--wait-limit" in result["hint"]
 
 
 RENEW = """
