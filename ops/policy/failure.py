@@ -1,6 +1,6 @@
 """From evidence to a failure class: an ordered table of rules, first hit wins.
 
-What a person asked for and what the supervisor itself did come first, then the trainer's own hint, then
+What the supervisor itself did comes first, then the trainer's own hint, then
 the table in `failure_rules`. Called by `ops.gather` when an attempt has ended.
 """
 
@@ -24,12 +24,10 @@ INCIDENT_CONFIDENCE = 0.9
 
 def classify(evidence: tuple[Evidence, ...]) -> Verdict:
     """The class of an ended attempt. The trainer's hint and what the supervisor itself did outrank rules."""
-    stop = next((e for e in evidence if e.source == "stop"), None)
-    if stop is None:
-        for source, confidence in (("incident", INCIDENT_CONFIDENCE), ("hint", HINT_CONFIDENCE)):
-            for fact in evidence:
-                if fact.source == source and (found := _named(fact, confidence)):
-                    return found
+    for source, confidence in (("incident", INCIDENT_CONFIDENCE), ("hint", HINT_CONFIDENCE)):
+        for fact in evidence:
+            if fact.source == source and (found := _named(fact, confidence)):
+                return found
     for rule in RULES:
         if hit := _hit(rule, evidence):
             return _verdict(rule, hit, evidence)
@@ -210,14 +208,11 @@ def gather_evidence(
     log: str,
     hint: Failure | None,
     incident: str = "",
-    stop: str = "",
     api: str = "",
     now: float = 0.0,
 ) -> tuple[Evidence, ...]:
     """All facts about an ended attempt, in one order. Texts must be redacted already."""
     facts: list[Evidence] = []
-    if stop:
-        facts.append(Evidence("stop", stop, now))
     if incident:
         facts.append(Evidence("incident", incident, now))
     if hint:

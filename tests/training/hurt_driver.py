@@ -19,12 +19,14 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     from torch import nn
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(10, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
+    norm = nn.Identity() if config.get("without_buffers") else nn.BatchNorm1d(64)
+    model = nn.Sequential(nn.Linear(10, 64), norm, nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     x = torch.randn(512, 10, generator=torch.Generator().manual_seed(1))
     y = x.sum(1, keepdim=True)
     sampler = steadyray.Sampler(len(x), 64, steps=config["steps"], seed=3)
-    state = steadyray.State(model=model, optimizer=optimizer, sampler=sampler)
+    slow = {"slow": slow_to_copy(config["copy_seconds"])} if "copy_seconds" in config else {}
+    state = steadyray.State(model=model, optimizer=optimizer, sampler=sampler, **slow)
     for generation in steadyray.generations(state):
         with generation:
             ddp = generation.wrap(model)
@@ -38,11 +40,33 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
                 optimizer.zero_grad()
                 for indices in step.micro_batches(16):
                     time.sleep(config["sleep"])
-                    step.backward(((ddp(x[indices]) - y[indices]) ** 2).sum())
+                    loss = ((ddp(x[indices]) - y[indices]) ** 2).sum()
+                    if config.get("own_backward"):
+                        step.loss(loss).backward()
+                    else:
+                        step.backward(loss)
                 optimizer.step()
                 go_wrong(config, generation.rank, step.number)
                 step.commit()
     return {"loss": float(((model.eval()(x) - y) ** 2).mean().detach()), "seen": sampler.position}
+
+
+def slow_to_copy(seconds: float) -> Any:
+    """A model whose copy for the second checkpoint takes long."""
+    from torch import nn
+
+    class Slow(nn.Module):
+        copies = 0
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            self.copies += 1
+            if self.copies == 2:
+                time.sleep(seconds)
+            return {}
+
+        def load_state_dict(self, *args: Any, **kwargs: Any) -> None: ...  # type: ignore[override]
+
+    return Slow()
 
 
 def wait_for(path: str) -> None:

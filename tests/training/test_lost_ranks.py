@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from .conftest import StartTraining, Training
@@ -110,6 +112,61 @@ def test_a_frozen_rank_is_named_its_stacks_are_saved_and_it_is_replaced(
     stacks = (training.root / suspicion["data"]["stacks"]).read_text()
     assert "train" in stacks
     assert training.losses() == reference(start_training, unhurt_losses)
+
+
+@pytest.mark.parametrize("loop", ["without_buffers", "own_backward"])
+def test_a_frozen_rank_is_named_in_time_whatever_the_loop_looks_like(
+    start_training: StartTraining, loop: str
+) -> None:
+    """Without buffers the peers wait in no forward pass; with an own `backward` nobody tells where it is."""
+    training = start_training(steps=STEPS, **{loop: True})
+    training.signal_rank(0, signal.SIGSTOP)
+    assert_whole(training, training.finish())
+    [suspicion] = training.events("HangSuspected")
+    assert suspicion["data"]["rank"] == 0
+    assert suspicion["data"]["waited_seconds"] < 30.0, "it did not take the minute of an unnamed hang"
+
+
+def test_a_copy_for_a_checkpoint_that_takes_longer_than_a_hang_is_none(start_training: StartTraining) -> None:
+    training = start_training(steps=60, spares=0, checkpoint_steps=20, copy_seconds=8.0)
+    training.finish()
+    assert training.events("HangSuspected") == []
+    assert training.events("RankLost") == []
+
+
+def test_a_driver_that_stands_still_in_a_recovery_loses_nobody_who_lives(
+    start_training: StartTraining,
+) -> None:
+    """A paused machine, swap, a throttled container: its silence is not that of its ranks."""
+    training = start_training(steps=STEPS)
+    pids = training.ready()
+    os.kill(pids[1], signal.SIGKILL)
+    os.kill(training.process.pid, signal.SIGSTOP)
+    time.sleep(3.0)  # the fault itself: for so long the driver does not look
+    os.kill(training.process.pid, signal.SIGCONT)
+    assert_whole(training, training.finish())
+    assert [e["data"]["rank"] for e in training.events("RankLost")] == [1]
+    assert [r["steps_redone"] for r in training.recovered()] == [0]
+
+
+def test_a_spare_that_is_to_go_is_ended_and_replaced(start_training: StartTraining) -> None:
+    """It would keep its drained node from going."""
+    training = start_training(steps=STEPS)
+    ranks = training.ready().values()
+    [spare] = [p for p in members(training) if p.pid not in ranks]
+    spare.terminate()
+    psutil.wait_procs([spare], timeout=60)
+    assert not spare.is_running() or spare.status() == psutil.STATUS_ZOMBIE
+    assert_whole(training, training.finish())
+    assert training.events("RankLost") == []
+
+
+def members(training: Training) -> list[psutil.Process]:
+    return [
+        p
+        for p in psutil.Process(training.process.pid).children(recursive=True)
+        if " ".join(p.cmdline()).startswith("ray::Member")
+    ]
 
 
 def test_a_rank_in_an_endless_loop_is_found_although_its_process_answers(

@@ -314,7 +314,9 @@ def test_a_rank_that_was_taken_as_lost_and_comes_back_is_not_chosen_in_the_same_
 def test_too_few_members_are_waited_for_until_the_patience_for_capacity_is_over() -> None:
     view = group(out("a"), rank("b", dead="x"), breaking=breaking(lost("b")), workers_min=2)
     assert decide(view) == Wait(1, "1 of at least 2 workers are ready")
-    answer = decide(replace(view, waiting_since=NOW - 300))
+    long = replace(view, waiting_since=NOW - 300)
+    assert isinstance(decide(long), Wait), "under a supervisor the limit is its business"
+    answer = decide(replace(long, patience=Patience(capacity=300.0)))
     assert isinstance(answer, Fail)
     assert answer.failure_class is FailureClass.CAPACITY_MISSING
 
@@ -353,6 +355,20 @@ def test_a_group_regroups_with_no_more_ranks_than_the_global_batch_has_samples()
     answer = decide(view)
     assert isinstance(answer, Regroup)
     assert answer.ranks == ("a",)
+
+
+def test_a_planned_break_that_a_slow_rank_holds_up_frees_those_that_wait_for_it() -> None:
+    """They hold the newest state; to call them hung with the slow one would throw it away."""
+    planned = breaking(planned=True, seconds=6)
+    assert decide(group(rank("a"), rank("b", stage=DATA), spare("c"), breaking=planned)) == Abort()
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(6, True), (61, False)])
+def test_the_first_step_of_a_process_is_not_ended_by_an_abort(seconds: float, kept: bool) -> None:
+    """It compiles and loads."""
+    first = rank("b", stage=DATA, step_seconds=None)
+    view = group(out("a"), first, breaking=breaking(seconds=seconds))
+    assert isinstance(decide(view), Keep if kept else Lose)
 
 
 def test_a_group_does_not_grow_in_the_middle_of_an_evaluation() -> None:

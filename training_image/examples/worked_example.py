@@ -20,11 +20,12 @@ def train(config):
             for step in generation.steps(sampler):
                 optimizer.zero_grad()
                 for part in step.micro_batches(limit=32):
-                    step.backward(functional.cross_entropy(ddp(x[part]), y[part], reduction="sum"))
+                    inputs, labels = x[part].to(generation.device), y[part].to(generation.device)
+                    step.backward(functional.cross_entropy(ddp(inputs), labels, reduction="sum"))
                 optimizer.step()
                 step.commit()
     with torch.no_grad():
-        logits = model(x)
+        logits = model.cpu()(x)
     accuracy = float((logits.argmax(1) == y).float().mean())
     return {"loss": float(functional.cross_entropy(logits, y)), "accuracy": accuracy}
 

@@ -42,9 +42,12 @@ class Member:
 
     def start(self, train: Train, config: Any) -> dict[str, Any]:
         """Begin the user's training; it runs up to `generations()` and waits there for a place."""
+        import torch
+
         threading.Thread(target=self._run, args=(train, config), name="steadyray-train", daemon=True).start()
         node = ray.get_runtime_context().get_node_id()
-        return {"pid": os.getpid(), "host": socket.gethostname(), "node": node}
+        cuda = torch.cuda.is_available()
+        return {"pid": os.getpid(), "host": socket.gethostname(), "node": node, "cuda": cuda}
 
     def _run(self, train: Train, config: Any) -> None:
         import torch

@@ -70,10 +70,16 @@ class Saver:
     """The step that was saved or resumed from last."""
     last_time: float = field(default_factory=time.monotonic)
     """When that was, in monotonic seconds."""
+    failed: bool = False
+    """Whether the last write failed."""
     _thread: threading.Thread | None = None
 
+    @property
+    def writing(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def due(self, step: int) -> bool:
-        if self._thread is not None and self._thread.is_alive():
+        if self.writing:
             return False
         if self.every_steps is not None:
             return step >= self.last_step + self.every_steps
@@ -88,6 +94,7 @@ class Saver:
             self._thread.join()
         copy = clone(state, device="cpu")
         blocking = time.monotonic() - began
+        self.failed = False
         self.last_time, self.last_step = time.monotonic(), int(state["step"])
         manifest = contract.Manifest(
             step=int(state["step"]), attempt=self.attempt, generation=self.generation, files={},
@@ -110,6 +117,7 @@ class Saver:
                 return
             size = write(folder, state, manifest)
         except Exception as error:  # noqa: BLE001  a full disk is a RuntimeError of torch, a lambda in the state a PicklingError
+            self.failed = True
             self.on_error(f"cannot save checkpoint {folder.name}: {type(error).__name__}: {error}")
             return
         self.parent = folder.name

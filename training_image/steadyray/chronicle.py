@@ -234,7 +234,13 @@ class Chronicle:
 
     # --- progress ---------------------------------------------------------------------------------
     def write_progress(
-        self, handles: Mapping[str, Handle], ranks: tuple[str, ...], generation: int, force: bool = False
+        self,
+        handles: Mapping[str, Handle],
+        ranks: tuple[str, ...],
+        generation: int,
+        *,
+        waits: bool = False,
+        force: bool = False,
     ) -> None:
         if not force and time.monotonic() - self._wrote < WRITE_SECONDS:
             return
@@ -247,6 +253,7 @@ class Chronicle:
         )
         living = [(r, handles[m]) for r, m in enumerate(ranks) if m in handles]
         phase = next((h.report.phase for _, h in living if h.report.phase), "train")
+        phase = contract.PHASE_WAITING if waits else phase
         self._writer.progress(
             contract.Progress(
                 step=step, total_steps=self._total, loss=self._last_loss, metrics=self._metrics,

@@ -56,6 +56,10 @@ class Workers(_Section):
     """Warm processes that become a rank within a second; they hold no CPU until then."""
     cpus: PositiveFloat = 1.0
     gpus: float = Field(0.0, ge=0)
+    threads: PositiveInt = 1
+    """Threads of each rank for computing (OMP_NUM_THREADS)."""
+    spare_capacity: bool = False
+    """Whether a spare holds the CPUs and GPUs of a rank; with GPUs it must."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Workers:

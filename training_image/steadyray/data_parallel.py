@@ -22,16 +22,24 @@ def wrap(
 ) -> DistributedDataParallel:
     """Wrap `module`, which is on `device`; a collective, as gradients of zero are exchanged once.
 
-    `before_forward` is called before a forward pass that broadcasts buffers: peers may wait for each other
-    already there. `options` go to DistributedDataParallel.
+    `before_forward` is called before a forward pass that broadcasts buffers or settles the layout: peers may
+    wait for each other already there. `options` go to DistributedDataParallel. Hooks on gradients see the
+    zeros.
     """
-    device_ids = [device.index] if device.type == "cuda" else None
-    ddp = DistributedDataParallel(module, **{"init_sync": False, "device_ids": device_ids, **options})
-    if any(True for _ in module.buffers()):
-        ddp.register_forward_pre_hook(lambda *_: before_forward())
-    # The others have a layout of their own from the start, or their first exchange means more than zeros.
-    if not (ddp.find_unused_parameters or ddp.static_graph or ddp.mixed_precision or _is_sparse(module)):
+    defaults: dict[str, Any] = {
+        "init_sync": False,
+        "device_ids": [device.index] if device.type == "cuda" else None,
+        "find_unused_parameters": _is_sparse(module),  # keeps the first layout, where zeros would be dense
+    }
+    ddp = DistributedDataParallel(module, **{**defaults, **options})
+    is_open = not ddp.find_unused_parameters
+    if is_open and not (
+        ddp.static_graph or ddp.mixed_precision
+    ):  # their first exchange means more than zeros
         fix_layout(ddp)
+        is_open = False
+    if is_open or any(True for _ in module.buffers()):
+        ddp.register_forward_pre_hook(lambda *_: before_forward())
     return ddp
 
 
@@ -46,6 +54,7 @@ def fix_layout(ddp: DistributedDataParallel) -> None:
         torch.autograd.backward(parameter, torch.zeros_like(parameter))
     for parameter, gradient in zip(parameters, kept, strict=True):
         parameter.grad = gradient
+    ddp.reducer._rebuild_buckets()  # or it would be a collective at the start of the first forward pass
 
 
 def check_reduced(wrapped: Sequence[DistributedDataParallel]) -> None:

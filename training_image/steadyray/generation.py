@@ -112,8 +112,14 @@ class Generation:
         return error is not None
 
     def _finish(self) -> None:
-        if self._saver is not None and self._saver.last_step != self._state.step:
-            with self.phase("save"):
+        saver = self._saver
+        if saver is None or (saver.last_step == self._state.step and not saver.writing and not saver.failed):
+            return
+        with self.phase("save"):
+            for _ in range(2):  # nobody comes after this one, so a write that failed is tried again
+                saver.wait()
+                if saver.last_step == self._state.step and not saver.failed:
+                    break
                 self._save(wait=True)
 
     def close(self) -> None:
@@ -165,7 +171,7 @@ class Generation:
             self._state.begin_step()
             seed_step(self._session.settings.seed, self._state.step, self.rank)
             step = Step(self, sampler)
-            self._state.before_update = step._before_update
+            self._state.before_update = step._before_optimizer
             yield step
             if not step.committed:
                 raise RuntimeError(
@@ -187,7 +193,16 @@ class Generation:
         self._state.commit_step()
         self._session.committed(self._state.step, loss, sampler.global_batch, metrics)
         if self._saver is not None and self._saver.due(self._state.step):
+            # The copy holds up all ranks, and may take longer than a hang would.
+            self._session.phase("save", 600.0, recorded=False)
             self._save()
+            self._session.phase(None, 0.0, recorded=False)
+
+    def _check_group(self) -> None:
+        """On a GPU an aborted collective looks like one that has ended, so the group itself is asked."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+            self._session.check_group()
 
     def _save(self, wait: bool = False) -> None:
         assert self._saver is not None
@@ -243,7 +258,8 @@ class Step:
     def loss(self, loss_sum: torch.Tensor) -> torch.Tensor:
         """Scale a *sum* over this rank's samples so that DDP's mean over ranks is the global batch's mean."""
         g = self._generation
-        detached = loss_sum.detach().double()
+        g._session.stage("reduce" if self._exchanges_gradients else "data")
+        detached = loss_sum.detach().to(torch.float64, copy=True)
         self._loss = detached if self._loss is None else self._loss + detached
         if self._exchanges_gradients and g.world_size > 1:
             # Sent before the gradients and awaited after them: it costs no wait of its own, and every rank
@@ -255,14 +271,25 @@ class Step:
 
     def backward(self, loss_sum: torch.Tensor) -> None:
         """`loss(loss_sum).backward()`; the peers wait for this rank until it has come here."""
-        self._generation._session.stage("reduce" if self._exchanges_gradients else "data")
         self.loss(loss_sum).backward()  # type: ignore[no-untyped-call]
-        self._await_loss()
-        self._generation._session.stage("update")
+        self._before_update()
 
     def _before_update(self) -> None:
+        """After the exchange, before an optimiser changes anything; raises for a lost peer."""
+        if not self._exchanges_gradients:
+            return  # more pieces of this step come, or the optimiser's hook refuses
         data_parallel.check_reduced(self._generation._wrapped)
         self._await_loss()
+        self._generation._check_group()
+        self._generation._session.stage("update")
+
+    def _before_optimizer(self) -> None:
+        if not self._exchanges_gradients:
+            raise RuntimeError(
+                "optimizer.step() was called before the last of step.micro_batches(): the gradients are not "
+                "averaged over the ranks yet. Call it after the loop over the micro batches"
+            )
+        self._before_update()
 
     def _await_loss(self) -> None:
         for work, _ in self._reductions:
@@ -278,6 +305,7 @@ class Step:
         if loss is None:
             sums = [total for _, total in self._reductions] + ([] if self._loss is None else [self._loss])
             loss = float(sum(sums)) / self._sampler.global_batch if sums else None
+        self._generation._check_group()
         self.committed = True
         self._generation._commit(self._sampler, loss, metrics)
 

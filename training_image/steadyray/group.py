@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steadyray import contract
@@ -37,6 +37,12 @@ from steadyray.recovery import (
 SUSPECT_SECONDS = 2.0
 """A rank that was replaced as hung and comes back within this time was only slow: it becomes a spare."""
 
+PASS_SECONDS = 1.0
+"""What one pass of the driver's loop may take. What exceeds it is time in which the driver did not look."""
+
+WAITING_SECONDS = 10.0
+"""Too few members for longer than a start takes: the run waits for capacity, and says so."""
+
 SPAWN_SECONDS = 1.0
 """Pause before a member is started in place of one that died while it started; doubles each time."""
 
@@ -56,15 +62,17 @@ class Plan:
     workers_min: int
     workers_max: int
     spares: int = 0
-    backend: str = "gloo"
+    backend: str | None = None
+    """None: nccl where every rank sees a GPU of its own, else gloo."""
     patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A replaced rank whose process may still run: since when, and its stacks being read."""
+    """A replaced rank whose process may still run: since when, after which step, its stacks being read."""
 
     since: float
+    step: int
     stacks: Future[None]
 
 
@@ -89,19 +97,39 @@ class Controller:
         """Whether there are too few members to go on."""
         self._failed_starts = 0
         self._spawn_after = 0.0
+        self._passed = time.monotonic()
 
     def run(self) -> dict[str, Any]:
         """Train to the end; returns what rank 0's `train` returned. Raises TrainingFailed."""
         while True:
             self._spawn()
             self._members.gather(calm=self._makes_steps and self._breaking is None)
+            self._excuse()
             self._notice()
             answer = decide(self._view())
             self._short = isinstance(answer, Wait)
             if isinstance(answer, Done):
                 return self._done(answer.member)
             self._carry_out(answer)
-            self._chronicle.write_progress(self._members.handles, self._ranks, self._generation)
+            waits = self._short and time.monotonic() - self._waiting_since > WAITING_SECONDS
+            self._chronicle.write_progress(self._members.handles, self._ranks, self._generation, waits=waits)
+
+    def _excuse(self) -> None:
+        """A driver that stood still (a paused machine, swap) must not hold its own silence against others."""
+        now = time.monotonic()
+        stood, self._passed = now - self._passed - PASS_SECONDS, now
+        if stood <= 0.0:
+            return
+        self._last_step_at += stood
+        self._phase_at += stood
+        self._waiting_since += stood
+        if self._enough_since is not None:
+            self._enough_since += stood
+        if self._breaking is not None:
+            self._breaking = replace(self._breaking, since=self._breaking.since + stood)
+        self._suspects = {m: replace(s, since=s.since + stood) for m, s in self._suspects.items()}
+        for handle in self._members.handles.values():
+            handle.heard = min(now, handle.heard + stood)
 
     @property
     def _makes_steps(self) -> bool:
@@ -168,12 +196,17 @@ class Controller:
         for handle in list(handles.values()):
             if handle.dead and handle.id not in self._ranks:
                 self._forget(handle)
-            elif handle.id not in self._ranks and handle.id not in self._suspects and self._frozen(handle):
+            elif handle.id not in self._ranks and handle.id not in self._suspects and self._useless(handle):
                 self._members.kill(handle)
         self._check_suspects()
 
-    def _frozen(self, handle: Handle) -> bool:
-        """A spare that does not answer is no spare; a member that is still being placed cannot answer yet."""
+    def _useless(self, handle: Handle) -> bool:
+        """A spare that does not answer, or is to go: it would keep its drained node from going.
+
+        A member that is still being placed cannot answer yet.
+        """
+        if handle.report.leaving or (handle.node and handle.node in self._members.draining):
+            return True
         silent = time.monotonic() - handle.heard
         return handle.report.state is MemberState.READY and silent > self._plan.patience.hang_alone
 
@@ -200,6 +233,7 @@ class Controller:
             if handle.report.state is MemberState.READY and handle.heard > suspect.since:
                 del self._suspects[member]
                 self._false_alarms += 1
+                self._hangs = [hang for hang in self._hangs if hang != (suspect.step, handle.node)]
                 self._chronicle.false_alarm(handle)
             elif now - suspect.since > SUSPECT_SECONDS and suspect.stacks.done():
                 del self._suspects[member]
@@ -231,7 +265,7 @@ class Controller:
         self._breaking = Breaking(time.monotonic(), answer.lost, answer.planned)
         self._waiting_since = time.monotonic()
         self._chronicle.breaks(answer, self._members.handles, self._ranks, self._last_step)
-        self._suspect(answer.lost)
+        self._suspect(answer.lost, at_fault=True)
         for handle in self._alive_ranks():
             if handle.ended:  # through with its part; it must not keep the CPU of those who finish the rest
                 self._members.kill(handle)
@@ -241,7 +275,7 @@ class Controller:
 
     def _abort(self) -> None:
         assert self._breaking is not None
-        self._breaking = Breaking(self._breaking.since, self._breaking.lost, planned=True, aborted=True)
+        self._breaking = Breaking(time.monotonic(), self._breaking.lost, planned=True, aborted=True)
         for handle in self._alive_ranks():
             self._members.leave(handle, self._generation, now=True)
 
@@ -250,18 +284,22 @@ class Controller:
         b = self._breaking
         self._breaking = Breaking(b.since, (*b.lost, *lost), b.planned, b.aborted)
         self._chronicle.loses(lost, self._members.handles, self._ranks, self._last_step)
-        self._suspect(lost)
+        self._suspect(lost, at_fault=False)
 
-    def _suspect(self, lost: tuple[Loss, ...]) -> None:
-        """Ranks that still run somewhere: look at them, and end them unless they prove to be only slow."""
+    def _suspect(self, lost: tuple[Loss, ...], at_fault: bool) -> None:
+        """Ranks that still run somewhere: look at them, and end them unless they prove to be only slow.
+
+        `at_fault`: the others waited for them, so that a second node which hangs at this step speaks against
+        the code. Who only did not leave in time says nothing about the step.
+        """
         for loss in lost:
             handle = self._members.handles[loss.member]
             if handle.dead or loss.failure_class in FREE:
                 continue
-            if loss.failure_class is FailureClass.HANG:
+            if at_fault and loss.failure_class is FailureClass.HANG:
                 self._hangs.append((self._last_step, handle.node))
             stacks = self._members.later(self._chronicle.save_stacks, handle, self._members)
-            self._suspects[handle.id] = Suspect(time.monotonic(), stacks)
+            self._suspects[handle.id] = Suspect(time.monotonic(), self._last_step, stacks)
 
     def _alive_ranks(self) -> list[Handle]:
         return [h for m in self._ranks if not (h := self._members.handles[m]).dead]
@@ -273,11 +311,13 @@ class Controller:
         if len(handles) > 1:
             offer = self._members.offer_store(handles[0], generation)
             if offer is None:
+                self._members.kill(handles[0])
                 handles[0].dead = "does not answer"
                 return
             host, port = offer
+        backend = self._plan.backend or ("nccl" if all(h.placed.get("cuda") for h in handles) else "gloo")
         for rank, handle in enumerate(handles):
-            rendezvous = Rendezvous(generation, rank, len(handles), host, port, self._plan.backend)
+            rendezvous = Rendezvous(generation, rank, len(handles), host, port, backend)
             assignment = Assignment(
                 rendezvous, answer.source, answer.receivers, *self._chronicle.last_checkpoint()
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,13 @@ import ray
 
 from steadyray import contract
 from steadyray.recovery import Patience
-from steadyray.rundir import RunWriter
+from steadyray.rundir import RunWriter, own_attempt
 
 if TYPE_CHECKING:
     from steadyray.actor import Train
+
+CAPACITY_SECONDS = 300.0
+"""Without a supervisor: how long a group below its smallest size waits for new members."""
 
 
 def run(
@@ -42,7 +46,8 @@ def run(
     `workers` is the world size, or its smallest and largest value: below the largest the training goes on
     with fewer ranks and grows back. `spares` are warm processes that hold no CPU or GPU until they become a
     rank, unless `spare_capacity` is set. `storage` is the run directory, a folder that all nodes share; by
-    default that of the supervised run ($STEADYRAY_RUN_DIR). Without one there are no checkpoints.
+    default that of the supervised run ($STEADYRAY_RUN_DIR). Without one there are no checkpoints. All options
+    are in a table of docs/training.md.
 
     Raises steadyray.group.TrainingFailed when it cannot go on inside this job; its `failure` says why.
     """
@@ -58,16 +63,14 @@ def run(
         raise ValueError("a spare for GPU ranks needs a GPU of its own: set spare_capacity=True or spares=0")
     _check_picklable(train, config)
     root = _root(storage)
-    attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
+    attempt = own_attempt(root)
     if not ray.is_initialized():
         ray.init()
     writer = RunWriter(root, attempt)
     chronicle = Chronicle(writer)
     settings = Settings(root, attempt, seed, checkpoint_seconds, checkpoint_steps)
     shape = Shape(cpus_per_worker, gpus_per_worker, spare_capacity, threads_per_worker)
-    plan = Plan(
-        smallest, largest, spares, backend or ("nccl" if gpus_per_worker else "gloo"), patience or Patience()
-    )
+    plan = Plan(smallest, largest, spares, backend, _patience(patience or Patience()))
     chronicle.started(
         ray.get_runtime_context().get_node_id(), socket.gethostname(), (smallest, largest), spares
     )
@@ -80,6 +83,13 @@ def run(
     finally:
         members.close()
         writer.close()
+
+
+def _patience(given: Patience) -> Patience:
+    """Under the supervisor the wait for capacity is its business: it knows the run's --wait-limit."""
+    if given.capacity is not None or os.environ.get(contract.ENV_RUN):
+        return given
+    return replace(given, capacity=CAPACITY_SECONDS)
 
 
 def _check_picklable(train: Train, config: Any) -> None:

@@ -145,10 +145,14 @@ class MemberSession:
                 r, step=step, stage=0, samples=samples, metrics=metrics or r.metrics, fresh=False
             )
 
-    def phase(self, name: str | None, patience: float) -> None:
-        if name is None:
+    def check_group(self) -> None:
+        if self._group is not None and self._group.aborted:
+            raise GroupLeft(f"generation {self._report.generation} was aborted in its step")
+
+    def phase(self, name: str | None, patience: float, recorded: bool = True) -> None:
+        if name is None and recorded:
             self.note("phase", name=self._report.phase, start=self._phase_began, end=time.time())
-        else:
+        elif name is not None:
             self._phase_began = time.time()
         self._set(phase=name or "", patience=patience)
 

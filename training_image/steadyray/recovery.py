@@ -33,8 +33,9 @@ class Patience:
     """Wait this long for more members once there are enough to start."""
     charged: int = 3
     """Recoveries in a row without a new step before the job gives up."""
-    capacity: float = 300.0
-    """Below the smallest world size: how long to wait for new members before the job gives up."""
+    capacity: float | None = None
+    """Below the smallest world size: how long to wait for new members before the job gives up. By default as
+    long as the supervisor's --wait-limit lets it, or 300 s where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +267,12 @@ def still_leaving(view: GroupView) -> Answer | None:
     if breaking.planned and not breaking.aborted and (missed or len(inside) < len(view.survivors())):
         return Abort()
     age = view.now - breaking.since
-    silent = [m for m in inside if age >= view.patience.leave and view.now - m.heard >= view.patience.leave]
-    # Evaluation is no collective, so it goes on after an abort, for as long as it was granted.
-    limit = max(view.hang_seconds, view.patience.leave)
-    stuck = [m for m in inside if age >= (max(limit, m.report.patience) if m.report.phase else limit)]
+    # Where nothing was lost there is no hurry, and who saves or hands on its state may be slow to answer.
+    patience = view.patience.hang_floor if breaking.planned else view.patience.leave
+    silent = [m for m in inside if age >= patience and view.now - m.heard >= patience]
+    stuck = [m for m in inside if age >= _leave_seconds(view, m)]
+    if stuck and breaking.planned and not breaking.aborted:
+        return Abort()  # those that only wait for a slow one leave at once then, with their state
     lost = {m.id: Loss(m.id, FailureClass.HANG, "does not leave its step") for m in stuck}
     # A killed process is known dead within 0.1 s while its node lives, so silence speaks for the node.
     lost |= {m.id: Loss(m.id, FailureClass.NODE_LOST, "does not answer") for m in silent}
@@ -287,7 +290,7 @@ def regroup(view: GroupView) -> Answer | None:
     if len(chosen) < view.workers_min:
         waited = view.now - view.waiting_since
         message = f"{len(chosen)} of at least {view.workers_min} workers are ready"
-        if waited >= view.patience.capacity:
+        if view.patience.capacity is not None and waited >= view.patience.capacity:
             return Fail(FailureClass.CAPACITY_MISSING, f"{message} after {waited:.0f} s")
         return Wait(view.workers_max - len(chosen), message)
     if not view.ranks and len(chosen) < view.workers_max and not _gathered(view):
@@ -379,6 +382,18 @@ def decide(view: GroupView) -> Answer:
 
 
 # --- helpers -----------------------------------------------------------------------------------------
+def _leave_seconds(view: GroupView, member: MemberView) -> float:
+    """What a rank gets to leave its step.
+
+    An abort ends no computing: neither an evaluation, which goes on for as long as it was granted, nor the
+    first step of a process that answers, which compiles and loads.
+    """
+    limit = max(view.hang_seconds, view.patience.leave)
+    if member.report.step_seconds is None and not view.silent(member):
+        limit = max(limit, view.patience.hang_alone)
+    return max(limit, member.report.patience) if member.report.phase else limit
+
+
 def _out(member: MemberView, generation: int) -> bool:
     r = member.report
     return r.generation == generation and r.state in (MemberState.READY, MemberState.FINISHED)

@@ -188,6 +188,8 @@ def _train_group(recipe: Recipe, config: dict[str, Any]) -> dict[str, Any]:
             storage=config["storage"],
             cpus_per_worker=workers.cpus,
             gpus_per_worker=workers.gpus,
+            threads_per_worker=workers.threads,
+            spare_capacity=workers.spare_capacity,
             seed=recipe.seed,
             checkpoint_seconds=recipe.checkpoints.every_seconds,
             checkpoint_steps=recipe.checkpoints.every_steps,

@@ -48,6 +48,18 @@ def create_exclusive(path: Path, data: bytes) -> bool:
         partial.unlink(missing_ok=True)
 
 
+def own_attempt(root: Path | None) -> int:
+    """The supervisor's number of this attempt; without one, the number after all that left a checkpoint.
+
+    A checkpoint's place in the order begins with it: one of a second run with the number of the first would
+    be older than what it resumed from.
+    """
+    if given := os.environ.get(contract.ENV_ATTEMPT):
+        return int(given)
+    folders = (root / contract.CHECKPOINTS).glob("*-*-*") if root else ()
+    return 1 + max((found[0] for f in folders if (found := contract.lineage(f.name))), default=0)
+
+
 def encode(record: contract.Record) -> bytes:
     return json.dumps(record.to_json(), sort_keys=True, default=str).encode()
 

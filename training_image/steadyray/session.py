@@ -15,6 +15,7 @@ from typing import Protocol
 from steadyray import contract
 from steadyray.checkpoint import load_newest
 from steadyray.messages import Settings
+from steadyray.rundir import own_attempt
 from steadyray.state import State
 
 
@@ -42,7 +43,11 @@ class Session(Protocol):
 
     def committed(self, step: int, loss: float | None, samples: int, metrics: dict[str, float]) -> None: ...
 
-    def phase(self, name: str | None, patience: float) -> None: ...
+    def phase(self, name: str | None, patience: float, recorded: bool = True) -> None:
+        """A named piece of work begins, or (None) ends; `recorded` ones are in the ledger."""
+
+    def check_group(self) -> None:
+        """Raises GroupLeft where the driver has aborted the group: what was reduced last is then in doubt."""
 
     def left(self, error: BaseException | None, state: State) -> None:
         """The generation ended for this rank: by a lost peer, or by reaching its end (`error` is None)."""
@@ -63,8 +68,8 @@ class LocalSession:
 
     def __init__(self, settings: Settings | None = None) -> None:
         root = os.environ.get(contract.ENV_RUN_DIR)
-        attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
-        self.settings = settings or Settings(Path(root) if root else None, attempt)
+        folder = Path(root) if root else None
+        self.settings = settings or Settings(folder, own_attempt(folder))
         self._joined = False
         self._parent: str | None = None
         self._checkpoint_step = 0
@@ -97,7 +102,9 @@ class LocalSession:
 
         progress.step(step, total=self._total, loss=loss, **metrics)
 
-    def phase(self, name: str | None, patience: float) -> None:
+    def check_group(self) -> None: ...
+
+    def phase(self, name: str | None, patience: float, recorded: bool = True) -> None:
         from steadyray import progress
 
         progress.enter(name or progress.TRAIN)

@@ -58,7 +58,7 @@ class State:
         self.step = 0
         self.clean = True
         self.before_update: Callable[[], None] = lambda: None
-        """Called before the first optimiser of a step changes anything."""
+        """Called before an optimiser changes anything."""
         self.optimizers = [p for p in parts.values() if isinstance(p, torch.optim.Optimizer)]
         self.copy_steps = len(self.optimizers) > 1 if copy_steps is None else copy_steps
         self._modules = [p for p in parts.values() if isinstance(p, nn.Module)]
@@ -70,8 +70,8 @@ class State:
             optimizer.register_step_pre_hook(self._on_optimizer_step)
 
     def _on_optimizer_step(self, *_: Any) -> None:
-        if not self._touched:
-            self.before_update()  # may raise for a lost peer: then nothing has been changed yet
+        # It may raise for a lost peer: before the first optimiser nothing has been changed yet.
+        self.before_update()
         self._touched = True
 
     def _refuse_shards(self) -> None:
