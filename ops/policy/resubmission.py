@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steadyray.contract import Depth, FailureClass
+from steadyray.contract import PHASE_WAITING, Depth, FailureClass
 
 from ops.policy import progress
 from ops.policy.model import (
@@ -35,7 +35,7 @@ SETUP_GRACE_SECONDS = 30.0
 """The same where nothing is short: its environment is being set up, 10 s on a busy machine."""
 UNKNOWN_GRACE_SECONDS = 3.0
 """A head that just came back lists its jobs a moment later than it answers."""
-WAITING_PHASES = frozenset({"waiting"})
+WAITING_PHASES = frozenset({PHASE_WAITING})
 """Phases in which the library's driver waits for nodes."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from steadyray.contract import FailureClass, Progress
+from steadyray.contract import PHASE_WAITING, FailureClass, Progress
 
 from ops.policy.model import (
     Action,
@@ -29,7 +29,7 @@ RUNNING = JobView(JobStatus.RUNNING)
 PENDING = JobView(JobStatus.PENDING)
 FAILED = JobView(JobStatus.FAILED, exit_code=1)
 DONE = JobView(JobStatus.SUCCEEDED, exit_code=0)
-WAITING = Progress(0, phase="waiting", message="1 of 2 workers are ready")
+WAITING = Progress(0, phase=PHASE_WAITING, message="1 of 2 workers are ready")
 HUNG = {"progress": Progress(step=5, step_seconds=0.1), "best_step": 5, "progress_age": 61.0, "log_age": 61.0}
 
 
