@@ -1,4 +1,4 @@
-"""Ranks that nobody can place: the run waits with the reason, and its own limit ends it, not the trainer's."""
+"""Ranks that nobody can place: the run waits with the reason, and its own limit ends it."""
 
 from __future__ import annotations
 
