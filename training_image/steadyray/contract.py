@@ -21,10 +21,10 @@ ENV_RUN = "STEADYRAY_RUN"
 ENV_ATTEMPT = "STEADYRAY_ATTEMPT"
 ENV_RUN_DIR = "STEADYRAY_RUN_DIR"
 ENV_RESUME_FROM = "STEADYRAY_RESUME_FROM"
+"""Path of the newest good checkpoint folder; empty or absent when there is none."""
 
 PHASE_WAITING = "waiting"
 """Phase of a run whose ranks wait for capacity."""
-"""Path of the newest good checkpoint folder; empty or absent when there is none."""
 
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?")
 """A DNS label of at most 48 characters, so that pods, labels and submission ids can carry it."""
