@@ -58,7 +58,7 @@ def bench_profile(name: str, nodes: int) -> profile.Profile:
     over = {
         "name": name,
         "head": {"gcs_port": 0, "dashboard_port": 0},
-        "groups": {"cpu": {"min": nodes, "max": nodes, "cpus": 1}},
+        "groups": {"cpu": {"min": nodes, "max": nodes, "cpus": 1}, "gpu": {"max": 0}},
         "idle_seconds": 3600,
         "job_stop_seconds": 3,
     }
