@@ -118,6 +118,11 @@ class Training:
         lines = self._read("driver").splitlines()
         return int(lines[-1].split()[1]) if lines else None
 
+    def driver_after(self, fault: float) -> float | None:
+        """When a driver started after `fault`; None as long as none has."""
+        times = [float(line.split()[0]) for line in self._read("driver").splitlines()]
+        return next((time for time in times if time > fault), None)
+
     def progress(self) -> dict[str, Any]:
         """What this library's driver reports; empty for a peer."""
         for path in sorted(self.folder.glob("**/attempts/*/progress.json"), reverse=True)[:1]:

@@ -167,16 +167,18 @@ class Measure:
             if fault == plan.HEAD:
                 outcome, found = self._watch_head(training, at, restarts)
             else:
-                outcome, found = self._watch(training, at)
+                outcome, found = self._watch(training, at, new_driver=fault == plan.DRIVER)
         except Broken as error:
             note = f"{error}; {_last_words(training)}"
             return Row(plan.RECOVERY, system, fault, BROKEN, time=time.time(), note=note)
         values = {"seconds": found.seconds, "steps_redone": found.steps_redone} if found else {}
         return Row(plan.RECOVERY, system, fault, outcome, values, time.time())
 
-    def _watch(self, training: Training, at: float) -> tuple[str, Recovery | None]:
+    def _watch(self, training: Training, at: float, new_driver: bool) -> tuple[str, Recovery | None]:
+        """Ranks outlive their driver by some steps, which are no recovery: those of a new one count."""
         while time.time() < at + self.cut_seconds:
-            if found := recovery(training.marks(), at):
+            restarted = training.driver_after(at) if new_driver else 0.0
+            if restarted is not None and (found := recovery(training.marks(), at, restarted)):
                 return RECOVERED, found
             if training.failed():
                 return NEVER, None

@@ -27,12 +27,13 @@ def parse(text: str) -> list[Mark]:
     return [(float(time), int(step)) for time, step in (line.split() for line in whole.splitlines())]
 
 
-def recovery(marks: Sequence[Mark], fault: float) -> Recovery | None:
-    """None as long as no new step is done."""
-    highest = max((step for time, step in marks if time <= fault + IN_FLIGHT_SECONDS), default=0)
+def recovery(marks: Sequence[Mark], fault: float, restarted: float = 0.0) -> Recovery | None:
+    """None as long as no new step is done. Steps before `restarted` are still those of who was lost."""
+    begin = max(fault + IN_FLIGHT_SECONDS, restarted)
+    highest = max((step for time, step in marks if time <= begin), default=0)
     redone = 0
     for time, step in marks:
-        if time <= fault + IN_FLIGHT_SECONDS:
+        if time <= begin:
             continue
         if step > highest:
             return Recovery(time - fault, redone)

@@ -84,6 +84,14 @@ def test_a_recovery_lasts_until_a_step_that_was_never_done_before(
     assert (found.seconds, found.steps_redone) == (pytest.approx(seconds), redone)
 
 
+def test_steps_of_ranks_that_outlive_their_driver_are_no_recovery() -> None:
+    orphans = [(10.2, 101), (10.4, 102)]
+    assert recovery(BEFORE + orphans, 10.0, restarted=15.0) is None
+    found = recovery([*BEFORE, *orphans, (16.0, 101), (16.1, 102), (16.2, 103)], 10.0, restarted=15.0)
+    assert found is not None
+    assert (round(found.seconds, 1), found.steps_redone) == (6.2, 2)
+
+
 @pytest.mark.parametrize("after", [[], [(18.0, 3), (18.1, 4)]])
 def test_steps_that_are_done_again_are_no_recovery(after: list[tuple[float, int]]) -> None:
     assert recovery(BEFORE + after, 10.0) is None
