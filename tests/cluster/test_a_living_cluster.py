@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -187,14 +188,19 @@ def test_status_says_what_waits_and_why(
 def test_status_shows_a_node_that_did_not_start_with_its_log(
     cluster: ClusterConnection, steadyray: Command
 ) -> None:
-    steadyray("cluster", "scale", "cpu", "1", "-n", cluster.name, "--timeout", "0")
-
     def starting() -> NodeRecord | None:
         records = local_cluster.node_records(cluster.name)
         return next((r for r in records if r.group == "cpu" and r.starter and not r.raylet), None)
 
-    failed = until("a node that starts", starting)
-    local_cluster.kill_node(cluster.name, failed.instance)
+    def killed_while_it_starts() -> NodeRecord:
+        found = until("a node that starts", starting)
+        local_cluster.kill_node(cluster.name, found.instance)
+        return found
+
+    with ThreadPoolExecutor(1) as beside:  # a start takes about a second, less than the command may
+        watch = beside.submit(killed_while_it_starts)
+        steadyray("cluster", "scale", "cpu", "1", "-n", cluster.name, "--timeout", "0")
+        failed = watch.result()
     folder = local_cluster.folder_of(cluster.name)
     until("its end is noted", lambda: failed.instance in [f.instance for f in folder.read_failed_starts()])
     code, out, err = steadyray("cluster", "status", "-n", cluster.name)
