@@ -55,7 +55,8 @@ for both workers side by side, and the Jobs API.
 1.6 M parameters, 64 samples a rank, two ranks with one thread each, 800 steps after 100. Started as a plain
 job (no supervisor on this machine), with the run directory written as always; against DDP under torchrun.
 In this library's loop every rank knows the loss of each global batch, by a small all-reduce beside the
-gradients; torchrun's loop does the same. Without it ("no loss") nothing of the training can be seen.
+gradients; torchrun's loop does the same. The target is judged against that loop and against one without
+the all-reduce ("no loss"), in which a rank knows its own share at most.
 """,
     plan.MEMORY: """\
 ## Memory (PSS)
