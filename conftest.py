@@ -1,8 +1,9 @@
 """What holds for whatever folder is tested.
 
 In CI a skipped test is a failed one: a suite that skips what the machine lacks would pass on nothing.
-And Ctrl-C works: a shell starts its background jobs with SIGINT ignored, which every process they start
-inherits, so that the tests that send one would wait for nothing.
+And Ctrl-C and a hang-up work: a shell starts its background jobs with SIGINT ignored, and nohup its command
+with SIGHUP ignored, which every process they start inherits, so that the tests that send one would wait for
+nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeVar
 import pytest
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 IN_CI = os.environ.get("CI") == "true"
 R = TypeVar("R", pytest.TestReport, pytest.CollectReport)
