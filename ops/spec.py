@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 
 from pydantic import BaseModel, ConfigDict, Field
-from steadyray.contract import SCHEMA
+from steadyray.contract import CODE, SCHEMA
 
 from ops.policy.model import Budgets
 
@@ -33,6 +33,11 @@ class RunSpec(BaseModel):
     driver_resources: dict[str, float] = Field(default_factory=dict)
     budgets: Budgets = Budgets()
     created: float = Field(0.0, description="wall clock seconds")
+
+    @property
+    def code_path(self) -> str:
+        """Where in the run directory the zip of its code lies."""
+        return f"{CODE}/{self.code_hash}.zip"
 
 
 def submission_id(spec: RunSpec, run_url: str, attempt: int) -> str:

@@ -112,7 +112,7 @@ def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:
     if (old := read_spec(store)) is not None:
         _refuse_other(store, old, spec)
         return False
-    store.create(code_path(spec), code)
+    store.create(spec.code_path, code)
     if not recorder.create(contract.SPEC, _record(spec)):
         return create(store, clock, spec, code)  # somebody was faster; compare with theirs
     recorder.attempt_event(
@@ -124,10 +124,6 @@ def create(store: RunStore, clock: Clock, spec: RunSpec, code: bytes) -> bool:
         code_hash=spec.code_hash,
     )
     return True
-
-
-def code_path(spec: RunSpec) -> str:
-    return f"{contract.CODE}/{spec.code_hash}.zip"
 
 
 def _record(spec: RunSpec) -> dict[str, Any]:
@@ -208,7 +204,7 @@ def _change(
     check_no_secrets(spec)
     recorder = Recorder(store, clock)
     if code is not None:
-        store.create(code_path(spec), code)
+        store.create(spec.code_path, code)
     recorder.create(f"results/{attempt:04d}.spec.json", _record(before))
     recorder.put(contract.SPEC, _record(spec))
 

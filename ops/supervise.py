@@ -256,7 +256,7 @@ class Supervisor:
             return  # another supervisor was faster; the next look shows its attempt
         self._note_claimed(attempt)  # whoever made the lease may have been killed before it could say so
         cluster = self.gatherer.client()
-        code = self.store.get(f"{contract.CODE}/{self.spec.code_hash}.zip")
+        code = self.store.get(self.spec.code_path)
         if code is None:
             raise UsageError(
                 f"run {self.spec.name} has lost its code", hint="submit it again under a new name"

@@ -487,7 +487,7 @@ def _code_of(store: ObStore) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="steadyray-") as folder:
         with suppress(StoreError, zipfile.BadZipFile):
             spec = submission.read_spec(store)
-            if spec is not None and (code := store.get(submission.code_path(spec))) is not None:
+            if spec is not None and (code := store.get(spec.code_path)) is not None:
                 packing.unpack(code, Path(folder))
         yield folder
 
