@@ -280,7 +280,6 @@ class Step:
             return  # more pieces of this step come, or the optimiser's hook refuses
         data_parallel.check_reduced(self._generation._wrapped)
         self._await_loss()
-        self._generation._check_group()
         self._generation._session.stage("update")
 
     def _before_optimizer(self) -> None:
@@ -290,6 +289,7 @@ class Step:
                 "averaged over the ranks yet. Call it after the loop over the micro batches"
             )
         self._before_update()
+        self._generation._check_group()  # here and not after each backward: it waits for the GPU
 
     def _await_loss(self) -> None:
         for work, _ in self._reductions:
