@@ -243,9 +243,9 @@ class MemberSession:
 
         With `save` rank 0 saves the state first: no other rank stays to hand it on.
         """
-        self._leave_at = max(self._leave_at, generation)
-        if save:
+        if save:  # set first: the training thread may leave as soon as it sees the other
             self._save_at = generation
+        self._leave_at = max(self._leave_at, generation)
         group = self._group
         if now and group is not None and group.rendezvous.generation <= generation:
             group.abort()

@@ -113,8 +113,19 @@ class GroupView:
         return min(self.workers_max, batch or self.workers_max)
 
     def survivors(self) -> list[MemberView]:
+        """Ranks that are waited for when a generation ends.
+
+        Who hands over at a step boundary is one until it is out: it may be saving what no other rank holds.
+        """
         lost = {loss.member for loss in self.breaking.lost} if self.breaking else set()
-        return [m for m in self.current() if m.usable and m.id not in lost]
+        return [m for m in self.current() if m.usable and m.id not in lost - self.told()]
+
+    def told(self) -> set[str]:
+        """Ranks that were told to hand over at the next step boundary, and are not lost otherwise."""
+        if self.breaking is None or not self.breaking.planned:
+            return set()
+        free = {x.member for x in self.breaking.lost if x.failure_class in FREE}
+        return free - {x.member for x in self.breaking.lost if x.failure_class not in FREE}
 
     def ready(self) -> list[MemberView]:
         """Members that could take a place and answer: warm spares, and new ones."""
@@ -260,7 +271,7 @@ def still_leaving(view: GroupView) -> Answer | None:
     if breaking is None:
         return None
     inside = [m for m in view.survivors() if not _out(m, view.generation)]
-    if not inside:
+    if not inside or _only_go(view, inside):
         return None
     # A rank that froze while it was to leave at a boundary closes no connection: the others wait for it.
     missed = any(loss.failure_class not in FREE for loss in breaking.lost)
@@ -283,10 +294,8 @@ def regroup(view: GroupView) -> Answer | None:
     """All survivors are out (or there was no generation yet): form the next one."""
     if view.ranks and view.breaking is None:
         return None
-    # Who hands over gives its state as a source, but takes no place in the next generation.
     survivors = view.survivors()
-    staying = [m for m in survivors if not m.leaving and not m.ended]
-    chosen = _fill(view, staying)
+    chosen = _fill(view, _staying(view, survivors))
     if len(chosen) < view.workers_min:
         waited = view.now - view.waiting_since
         message = f"{len(chosen)} of at least {view.workers_min} workers are ready"
@@ -460,6 +469,31 @@ def _gathered(view: GroupView) -> bool:
     return view.enough_since is not None and view.now - view.enough_since >= view.patience.gather
 
 
+def _only_go(view: GroupView, inside: list[MemberView]) -> bool:
+    """Whether only ranks that hand over are left inside, and the state is safe without them."""
+    told = view.told()
+    kept = any(_holds(m) and m not in inside and m.id not in told for m in view.survivors())
+    return kept and all(m.id in told for m in inside)
+
+
+def _staying(view: GroupView, survivors: list[MemberView]) -> list[MemberView]:
+    """Who keeps its place: not those that hand over, unless the state would go with them.
+
+    A rank told to go while the group already broke for another has not saved: it takes part once more, in
+    the generation that hands its state to the newcomers, and goes at the next step boundary.
+    """
+    staying = [m for m in survivors if not m.leaving and not m.ended]
+    told = view.told()
+    untold = [m for m in survivors if m.leaving and not m.ended and m.id not in told and _holds(m)]
+    if untold and not any(_holds(m) for m in staying):
+        staying.append(max(untold, key=lambda m: m.report.step))
+    return staying
+
+
+def _holds(member: MemberView) -> bool:
+    return member.report.clean and not member.report.fresh
+
+
 def _fill(view: GroupView, staying: list[MemberView]) -> list[MemberView]:
     """Members of the next generation by rank: who stays keeps its rank where it can."""
     newcomers = view.ready()
@@ -472,7 +506,7 @@ def _fill(view: GroupView, staying: list[MemberView]) -> list[MemberView]:
 def _compose(view: GroupView, chosen: list[MemberView], survivors: list[MemberView]) -> Regroup:
     """Take the state from the newest rank that stays; a reload where none has a whole copy."""
     ids = tuple(m.id for m in chosen)
-    holders = [m for m in chosen if m in survivors and m.report.clean and not m.report.fresh]
+    holders = [m for m in chosen if m in survivors and _holds(m)]
     if not holders:
         return Regroup(ids, None, tuple(range(1, len(chosen))), Depth.RELOAD, 0)
     best = max(holders, key=lambda m: m.report.step)
