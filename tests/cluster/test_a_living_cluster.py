@@ -197,6 +197,7 @@ def test_status_shows_a_node_that_did_not_start_with_its_log(
         local_cluster.kill_node(cluster.name, found.instance)
         return found
 
+    until("nothing is left of the test before", lambda: not workers(cluster))  # or no node need start
     with ThreadPoolExecutor(1) as beside:  # a start takes about a second, less than the command may
         watch = beside.submit(killed_while_it_starts)
         steadyray("cluster", "scale", "cpu", "1", "-n", cluster.name, "--timeout", "0")
