@@ -308,6 +308,7 @@ def _incident_json(cost: IncidentCost) -> dict[str, Any]:
         "last_good": cost.last_good,
         "first_new": cost.first_new,
         "recovery_seconds": cost.recovery_seconds,
+        "silent_seconds": None if incident.silent_until is None else cost.back_seconds,
         "steps_lost": cost.steps_lost,
         "seconds": {c.value: s for c, s in cost.seconds.items()},
     }

@@ -111,7 +111,7 @@ def _incidents(report: Report) -> Table:
             words.clock(incident.fault_time - start),
             escape(f"{words.what_happened(incident)}{false}"),
             escape(words.what_was_done(incident)),
-            words.seconds_text(cost.recovery_seconds),
+            words.seconds_text(cost.back_seconds),
             str(cost.steps_lost),
         )
     return table

@@ -175,7 +175,11 @@ def story(cost: IncidentCost, start: float) -> str:
     parts = [
         f"{happened[0].upper()}{happened[1:]} ({clock(incident.fault_time - start)} into the run{where})."
     ]
-    parts.append(f"It was noticed after {seconds_text(max(0.0, incident.detected - incident.fault_time))}.")
+    if incident.silent_until is not None:
+        parts.append(f"It was back after {seconds_text(cost.back_seconds)}.")
+    else:
+        noticed = seconds_text(max(0.0, incident.detected - incident.fault_time))
+        parts.append(f"It was noticed after {noticed}.")
     done = what_was_done(incident)
     parts.append(f"{done[0].upper()}{done[1:]}.")
     if cost.recovery_seconds is not None:

@@ -19,6 +19,7 @@ from steadyray.contract import EventKind, FailureClass
 from ops.errors import BadRequestError, ClusterError, StoreError, UsageError
 from ops.gather import Gatherer
 from ops.notes import Notes
+from ops.outages import Outages
 from ops.packing import ENTRY_FOLDER
 from ops.policy import lifecycle
 from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
@@ -86,6 +87,7 @@ class Supervisor:
         withheld = f"withheld: set {unset} to see it" if unset else ""
         self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock, withheld=withheld)
         self.notes = Notes(self.gatherer)
+        self.outages = Outages(self.gatherer)
         self.presence = Presence(self.record)
         self.state: RunState | None = None
         self._last: RunSnapshot | None = None
@@ -118,6 +120,7 @@ class Supervisor:
         decision = self._patient(view, decide(view))
         try:
             self.notes.running(view)
+            self.outages.look(view)
             decision = self._act(view, decision)
         except BadRequestError as error:
             verdict = Verdict(

@@ -60,6 +60,8 @@ class FakeCluster:
     logs: dict[str, str] = field(default_factory=dict)
     packages: dict[str, bytes] = field(default_factory=dict)
     silent: bool = False
+    head: str = "head1"
+    """Another one for each start of the head."""
     dead_nodes: set[str] = field(default_factory=set)
 
     def _answer(self) -> None:
@@ -105,7 +107,10 @@ class FakeCluster:
     def nodes(self) -> tuple[NodeView, ...]:
         self._answer()
         alive = "node1" not in self.dead_nodes
-        return (NodeView("node1", "host1", alive, is_head=False, resources={"CPU": 1.0}),)
+        return (
+            NodeView(self.head, "host0", alive=True, is_head=True),
+            NodeView("node1", "host1", alive, is_head=False, resources={"CPU": 1.0}),
+        )
 
     def capacity(self, asked: dict[str, float]) -> Capacity:
         self._answer()

@@ -1,4 +1,4 @@
-"""Memory as PSS, which counts a page that several processes share once: idle nodes, and a whole run."""
+"""Memory as PSS, which counts a page that several processes share once: idle nodes, a training, the demo."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import psutil
 from ops import render
 from ops.adapters import local_cluster
 from ops.adapters.local_cluster import ClusterConnection
+from ops.adapters.local_nodes import CLUSTER_DIR
 from ops.bench import bare, desk, plan
 from ops.bench.desk import Broken, wait_for
 from ops.bench.recovery import wait_until_whole
@@ -25,15 +26,16 @@ NODES = 2
 SETTLED_LOOKS = 5
 SETTLED_PART = 0.01
 """Idle is when so many sums in a row, a second apart, lie within so small a part of each other."""
-RECIPE = render.CLUSTER_FOLDER.parent / "training_image/recipes/digits.yaml"
-EPOCHS = 8
-RUN_SECONDS = 300.0
+DEMO = render.CLUSTER_FOLDER.parent / "scripts/demo.py"
+DEMO_SECONDS = 600.0
 
 
 def measure(system: str, case: str, folder: Path) -> Row:
-    """Raises Broken when a run does not come to its end."""
+    """Raises Broken when a training or the demonstration does not come to its end."""
     if case == "training":
         values = _training(folder)
+    elif case == "demo":
+        values = _demo(folder)
     elif system == plan.OURS:
         with desk.cluster(NODES, "bench-memory") as at:
             desk.wait_for_nodes(at, NODES)
@@ -71,7 +73,7 @@ def pss(processes: Iterable[psutil.Process]) -> float:
 
 
 def _training(folder: Path) -> dict[str, float]:
-    """Two ranks and a warm spare under `job run`: what supervisor and spare hold; then a whole digits run."""
+    """Two ranks and a warm spare under `job run`: what supervisor and spare hold."""
     with desk.cluster(NODES + 1, "bench-memory") as at:
         desk.wait_for_nodes(at, NODES + 1)
         training = desk.supervised(at, folder, "python", "train_steadyray.py", "1")
@@ -84,7 +86,7 @@ def _training(folder: Path) -> dict[str, float]:
             )
         finally:
             training.close()
-        return {"supervisor_mib": supervisor, "spare_mib": spare, "peak_mib": _peak(at, folder)}
+        return {"supervisor_mib": supervisor, "spare_mib": spare}
 
 
 def _members(at: ClusterConnection) -> list[psutil.Process]:
@@ -97,34 +99,34 @@ def _members(at: ClusterConnection) -> list[psutil.Process]:
     return found
 
 
-def _peak(at: ClusterConnection, folder: Path) -> float:
-    """Cluster and command together, looked at twice a second over a whole run of the recipe."""
-    words = [
-        "job",
-        "run",
-        str(RECIPE),
-        f"epochs={EPOCHS}",
-        "--cluster",
-        at.name,
-        "--name",
-        f"{folder.name}-digits",
-    ]
-    with (folder / "digits.log").open("wb") as log:
+def _demo(folder: Path) -> dict[str, float]:
+    """All that the demonstration holds, looked at twice a second from its first process to its last."""
+    command = [sys.executable, "-P", str(DEMO)]
+    environment = {**os.environ, "STEADYRAY_HOME": str(folder)}
+    log = folder.with_suffix(".log")
+    folder.mkdir(parents=True)
+    with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ops.cli", *words],
-            env={**os.environ, "STEADYRAY_RUNS": str(folder / "runs")},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
         )
-    over = threading.Timer(RUN_SECONDS, process.kill)
+    over = threading.Timer(DEMO_SECONDS, process.terminate)
     over.start()
     peak = 0.0
     while process.poll() is None:
-        peak = max(peak, pss([*local_cluster.processes(at.name), psutil.Process(process.pid)]))
+        peak = max(peak, pss(_held(folder, process.pid)))
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
     over.cancel()
     if process.returncode:
-        raise Broken(f"digits ended with {process.returncode}: {(folder / 'digits.log').read_text()[-300:]}")
-    return peak
+        raise Broken(f"the demonstration ended with {process.returncode}: {log.read_text()[-300:]}")
+    return {"peak_mib": peak}
+
+
+def _held(home: Path, pid: int) -> list[psutil.Process]:
+    """The command, what it started, and all nodes of the clusters in `home`."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == pid or process.environ().get(CLUSTER_DIR, "").startswith(f"{home}/"):
+                found.append(process)
+    return found

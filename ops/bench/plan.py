@@ -38,7 +38,7 @@ CASES = {
     RECOVERY: tuple((system, fault) for system in SYSTEMS for fault in FAULTS),
     START: ((OURS, "to first step"), (RAY_START, "to first step")),
     THROUGHPUT: tuple((system, "steps a second") for system in (OURS, TORCHRUN, TORCHRUN_BLIND)),
-    MEMORY: ((OURS, "idle"), (RAY_START, "idle"), (OURS, "training")),
+    MEMORY: ((OURS, "idle"), (RAY_START, "idle"), (OURS, "training"), (OURS, "demo")),
 }
 
 CAPS = {

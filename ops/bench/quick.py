@@ -49,7 +49,7 @@ class Quick:
 
     def write_page(self) -> None:
         self.page.parent.mkdir(parents=True, exist_ok=True)
-        text = render_page(self.results.rows(), self.results.machine(), self.cut_seconds, memory.EPOCHS)
+        text = render_page(self.results.rows(), self.results.machine(), self.cut_seconds)
         self.page.write_text(text)
 
     def _section(self, section: str, deadline: float) -> None:

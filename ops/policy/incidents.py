@@ -35,6 +35,8 @@ class Incident:
     steps_redone: int | None = None
     evidence: tuple[Mapping[str, Any], ...] = ()
     by_supervisor: bool = False
+    silent_until: float | None = None
+    """When a cluster answered again whose silence cost the job nothing; None for all other incidents."""
 
 
 _OPENING = (EventKind.INCIDENT_OPENED, EventKind.RANK_LOST, EventKind.HANG_SUSPECTED)
@@ -59,7 +61,7 @@ def gather(
         for name, own in groups.items()
         if any(e.kind in _OPENING for e in own)
     ]
-    found = _mark_false_alarms(found, events)
+    found = [*_mark_false_alarms(found, events), *_silences(events)]
     clipped = (
         replace(i, fault_time=min(max(i.fault_time, start), end), detected=min(max(i.detected, start), end))
         for i in found
@@ -78,6 +80,40 @@ def _mark_false_alarms(found: list[Incident], events: Sequence[Event]) -> list[I
             last = max(before, key=lambda i: i.detected)
             found = [replace(i, false_alarm=True) if i is last else i for i in found]
     return found
+
+
+def _silences(events: Sequence[Event]) -> list[Incident]:
+    """Each supervisor of a run notes the same silence; the longest account of it is the best."""
+    found: list[Incident] = []
+    for e in events:
+        first, last = number(e.data, "start"), number(e.data, "end")
+        if e.kind != EventKind.CLUSTER_SILENT or first is None or last is None or last < first:
+            continue
+        mine = _silence(e, first, last)
+        same = [i for i in found if i.fault_time <= last and first <= (i.silent_until or first)]
+        if all(last - first > (i.silent_until or 0.0) - i.fault_time for i in same):
+            found = [*(i for i in found if i not in same), mine]
+    return found
+
+
+def _silence(e: Event, first: float, last: float) -> Incident:
+    replaced = e.data.get("head_replaced") is True
+    step = integer(e.data, "from_step")
+    done = max(0, (integer(e.data, "to_step") or 0) - (step or 0))
+    again = "a new head took over" if replaced else "it answered again by itself"
+    return Incident(
+        id=f"{e.writer}:{e.seq}",
+        attempt=e.attempt,
+        fault_time=first,
+        detected=first,
+        failure_class=FailureClass.HEAD_LOST if replaced else FailureClass.CONTROL_PLANE_BLIND,
+        rule="HeadReplaced" if replaced else "NoAnswer",
+        message=f"the cluster did not answer for {last - first:.0f} s",
+        step=step,
+        action="Wait",
+        action_message=f"{again}; the job lived on ({done} steps meanwhile)",
+        silent_until=last,
+    )
 
 
 def _incident(

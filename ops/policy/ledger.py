@@ -76,6 +76,12 @@ class IncidentCost:
     """Steps that had been done and were done again because of it."""
 
     @property
+    def back_seconds(self) -> float | None:
+        """What a person is shown: `recovery_seconds`, or how long a cluster was silent beside its job."""
+        silent = self.incident.silent_until
+        return self.recovery_seconds if silent is None else max(0.0, silent - self.incident.fault_time)
+
+    @property
     def recovery_seconds(self) -> float | None:
         """Last good step before the fault to the first *new* step after it; None if there is none.
 
@@ -134,14 +140,14 @@ def ledger(events: Iterable[Event]) -> Ledger:
     """Account for every second of the run. Never raises on missing, doubled or contradictory events."""
     line = timeline(events)
     steps = _count_steps(line)
-    windows = tuple(_window(line, incident, steps) for incident in line.incidents)
+    windows = tuple(_window(line, i, steps) for i in line.incidents if i.silent_until is None)
     slices = tuple(_paint(line, _claims(line, steps, windows)))
     return Ledger(
         timeline=line,
         slices=slices,
         seconds={c: math.fsum(s.seconds for s in slices if s.category is c) for c in Category},
         worker_seconds=_worker_seconds(line, slices),
-        incidents=tuple(_cost(window, slices, steps) for window in windows),
+        incidents=_costs(line, windows, slices, steps),
         steps_done=sum(part.to_step - part.from_step for part in steps),
         steps_redone=sum(part.to_step - part.from_step for part in steps if part.redone and part.reported),
     )
@@ -280,6 +286,14 @@ def _next_work(line: Timeline, steps: Sequence[_Steps], at: float) -> float:
 def _over(line: Timeline, incident: Incident) -> float:
     """When repair was given up: the end of the run, or the end before a person resumed it."""
     return min((p.start for p in line.pauses if p.start >= incident.detected), default=line.end)
+
+
+def _costs(
+    line: Timeline, windows: Sequence[_Window], slices: Sequence[Slice], steps: Sequence[_Steps]
+) -> tuple[IncidentCost, ...]:
+    """In the order of the incidents. A silence that the job lived through has cost it nothing."""
+    known = {window.incident.id: _cost(window, slices, steps) for window in windows}
+    return tuple(known.get(i.id) or IncidentCost(i, {}, None, None, 0) for i in line.incidents)
 
 
 def _cost(window: _Window, slices: Sequence[Slice], steps: Sequence[_Steps]) -> IncidentCost:

@@ -253,7 +253,11 @@ def _pauses(events: Sequence[Event]) -> tuple[tuple[Interval, ...], Event | None
 _WAIT_REASONS = (FailureClass.CAPACITY_MISSING, FailureClass.QUEUED)
 """The supervisor also waits for a cluster that does not answer or before a retry; that is repair."""
 
-_WAIT_ENDS = frozenset(EventKind) - {EventKind.EVIDENCE_SAVED, EventKind.ATTEMPT_SUBMITTED}
+_WAIT_ENDS = frozenset(EventKind) - {
+    EventKind.EVIDENCE_SAVED,
+    EventKind.ATTEMPT_SUBMITTED,
+    EventKind.CLUSTER_SILENT,
+}
 
 
 def _waits(events: Sequence[Event]) -> tuple[Interval, ...]:

@@ -147,7 +147,7 @@ def line(page: str, start: str) -> str:
 
 
 def page(rows: list[Row]) -> str:
-    return render_page(rows, {"cores": 2}, 120.0, 8)
+    return render_page(rows, {"cores": 2}, 120.0)
 
 
 def test_a_spread_is_the_median_with_smallest_largest_and_count() -> None:

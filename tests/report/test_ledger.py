@@ -12,6 +12,7 @@ from steadyray.contract import Event, EventKind
 from streams import SUPERVISOR, Stream, eventful
 
 from ops.policy.ledger import Category, Ledger, ledger
+from ops.report_words import story
 
 
 def seconds(book: Ledger) -> dict[str, float]:
@@ -62,6 +63,17 @@ def test_each_incident_is_charged_with_what_it_cost() -> None:
 
 def test_mean_recovery_runs_from_the_last_good_step_to_the_next_new_one() -> None:
     assert ledger(eventful().events).mean_recovery_seconds == pytest.approx((0.8 + 13.4) / 2)
+
+
+def test_a_head_that_was_lost_beside_the_training_is_told_and_costs_nothing() -> None:
+    s = eventful()
+    s.supervisor(43, "ClusterSilent", start=37, end=43, head_replaced=True, from_step=160, to_step=220)
+    book = ledger(s.events)
+    assert seconds(book) == seconds(ledger(eventful().events))
+    assert book.mean_recovery_seconds == ledger(eventful().events).mean_recovery_seconds
+    lost = book.incidents[-1]
+    assert (lost.incident.failure_class, lost.back_seconds, lost.seconds) == ("HeadLost", 6, {})
+    assert "(60 steps meanwhile)" in story(lost, book.timeline.start)
 
 
 def test_waiting_for_capacity_is_told_apart_from_start_up() -> None:

@@ -66,6 +66,8 @@ def test_a_killed_head_comes_back_and_the_job_never_notices(own_desk: Desk) -> N
     assert own_desk.started[0].returncode == 0, err
     assert begun(own_desk, "headless") == [[1, 0]], "one attempt, one start, no step redone"
     assert own_desk.events("headless", "ActionTaken") == [], "silence leads to nothing"
+    [silence] = own_desk.events("headless", "ClusterSilent")
+    assert silence["data"]["head_replaced"], "and is told in the report"
 
 
 @pytest.mark.ray

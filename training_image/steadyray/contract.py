@@ -72,6 +72,7 @@ class EventKind(StrEnum):
     EVIDENCE_SAVED = "EvidenceSaved"
     ACTION_TAKEN = "ActionTaken"
     WAITING = "Waiting"
+    CLUSTER_SILENT = "ClusterSilent"
     RUN_FINISHED = "RunFinished"
     # written by the driver of the training library
     DRIVER_STARTED = "DriverStarted"
