@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ops.adapters.local_gpus import VISIBLE
 from ops.adapters.local_processes import MARKER, ProcessId, marked, marker
 
 HEAD = "head"
@@ -43,6 +44,8 @@ class NodeRecord:
     tags: dict[str, str]
     starter: ProcessId | None = None
     raylet: ProcessId | None = None
+    gpus: tuple[str, ...] = ()
+    """The machine's GPUs that this node alone sees; empty where they are only counted."""
 
     @property
     def is_head(self) -> bool:
@@ -169,7 +172,7 @@ def _oldest_first(root: Path) -> list[Path]:
 
 def _record(data: dict[str, Any]) -> NodeRecord:
     processes = {key: ProcessId(**data[key]) if data[key] else None for key in ("starter", "raylet")}
-    return NodeRecord(**{**data, **processes})
+    return NodeRecord(**{**data, **processes, "gpus": tuple(data.get("gpus", ()))})
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -212,6 +215,7 @@ def node_environment(
     ours = {key: value.replace("$" + CLUSTER_DIR, str(folder.path)) for key, value in wanted.items()}
     return {
         **theirs,
+        **({VISIBLE: ",".join(record.gpus)} if record.gpus else {}),
         **ours,
         CLUSTER_DIR: str(folder.path),
         MARKER: marker(cluster["uuid"], record.instance),

@@ -28,6 +28,7 @@ from ray.autoscaler.tags import (
     TAG_RAY_USER_NODE_TYPE,
 )
 
+from ops.adapters.local_gpus import devices, share
 from ops.adapters.local_nodes import (
     CLUSTER_DIR,
     START_LOG,
@@ -130,6 +131,7 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
     ) -> NodeRecord:
         group = tags[TAG_RAY_USER_NODE_TYPE]
         short = secrets.token_hex(3)
+        taken = [gpu for other in self._folder.records() for gpu in other.gpus]
         record = self._folder.save(
             NodeRecord(
                 instance=f"{group}-{short}",
@@ -138,6 +140,7 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
                 temp_dir=str(Path(self._cluster["temp_dir"]) / short),
                 started=time.time(),
                 tags=dict(tags),
+                gpus=share(devices(os.environ), taken, int(resources.get("GPU", 0))),
             )
         )
         environment = node_environment(self._folder, self._cluster, record, node_config["environment"])
@@ -202,14 +205,18 @@ class LocalNodeProvider(NodeProvider):  # type: ignore[misc]  # Ray ships no typ
 
 
 def _resource_flags(resources: dict[str, float]) -> list[str]:
-    """`ray start` has a flag for some resources and one JSON for the rest."""
+    """`ray start` has a flag for some resources and one JSON for the rest.
+
+    GPUs are told to all nodes: without a number each would offer all that the machine has.
+    """
     flags = {
         "CPU": "num-cpus",
         "GPU": "num-gpus",
         "memory": "memory",
         "object_store_memory": "object-store-memory",
     }
-    named = [f"--{flags[key]}={int(value)}" for key, value in resources.items() if key in flags]
+    given = {"GPU": 0.0, **resources}
+    named = [f"--{flags[key]}={int(value)}" for key, value in given.items() if key in flags]
     rest = {key: value for key, value in resources.items() if key not in flags}
     return [*named, f"--resources={json.dumps(rest)}"]
 
