@@ -12,7 +12,7 @@ from steadyray.contract import EventKind
 
 from ops.errors import ClusterError
 from ops.gather import Gatherer
-from ops.policy.model import Api, RunView
+from ops.policy.model import Api, JobStatus, RunView
 
 SHORTEST_SECONDS = 5.0
 """Where the head is still the same; a single answer that was late is not worth a person's attention."""
@@ -42,10 +42,11 @@ class Outages:
             self._silent = self._answered is not None
             return
         if self._silent or not self._head:
-            if (head := self._head_node()) is None:
+            head, over = self._head_node(), view.job is not None and view.job.status.ended
+            if head is None and not over:
                 return  # the list of nodes comes back later than the rest
-            self._note(view, head)
-            self._head, self._silent = head, False
+            self._note(view, head or self._head)
+            self._head, self._silent = head or self._head, False
         step = view.progress.step if view.progress else 0
         self._answered = _Outage(view.attempt, step, self._clock.now(), self._clock.monotonic())
 
@@ -58,11 +59,11 @@ class Outages:
         return heads[0] if heads else None
 
     def _note(self, view: RunView, head: str) -> None:
-        """An attempt that ended meanwhile has an incident of its own."""
+        """An attempt that failed meanwhile has an incident of its own."""
         last = self._answered
         if not self._silent or last is None or last.attempt != view.attempt:
             return
-        if view.job is None or view.job.status.ended:
+        if view.job is None or (view.job.status.ended and view.job.status is not JobStatus.SUCCEEDED):
             return
         lasted = self._clock.monotonic() - last.began_monotonic
         if head == self._head and lasted < SHORTEST_SECONDS:

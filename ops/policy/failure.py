@@ -109,10 +109,15 @@ def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Ev
     )
 
 
+RAYS_FIRST_LINE = "Running entrypoint for job "
+"""Ray's own, at the top of each driver's log; where a script said nothing it is the last one too."""
+
+
 def _last_words(evidence: tuple[Evidence, ...]) -> str:
     """What a program that ends itself says last is mostly why; usage errors are like that."""
     log = next((e.text for e in evidence if e.source == "log"), "")
-    line = next((x for x in reversed(log.splitlines()) if x.strip()), "").strip()
+    spoken = (x.strip() for x in reversed(log.splitlines()) if x.strip() and not x.startswith(RAYS_FIRST_LINE))
+    line = next(spoken, "")
     return f"; its last line: {line[:200].rstrip('.')}" if line else ""
 
 

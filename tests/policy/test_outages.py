@@ -57,6 +57,13 @@ def test_an_attempt_that_ended_meanwhile_has_its_own_incident_and_no_silence() -
     assert "IncidentOpened" in world.kinds()
 
 
+def test_a_job_that_succeeds_before_the_head_is_back_leaves_the_silence_in_the_report() -> None:
+    world = silent_for(9.0, head="head2", then="success")
+    [silence] = silences(world)
+    assert silence["data"]["head_replaced"]
+    assert world.finish()["state"] == "Succeeded"
+
+
 def test_two_supervisors_saw_one_silence_and_the_report_tells_it_once() -> None:
     world = silent_for(9.0, supervisors=2, head="head2")
     assert len(silences(world)) == 2

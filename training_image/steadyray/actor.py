@@ -54,7 +54,7 @@ class Member:
 
         torch.manual_seed(self._session.settings.seed)
         try:
-            self._session.returned(train(config))
+            self._session.returned(_sendable(train(config)))
         except BaseException as error:  # noqa: BLE001  SystemExit in a thread would vanish without a word
             self._session.raised(error)
 
@@ -85,3 +85,16 @@ class Member:
             threading.Event().wait(ORPHAN_SECONDS / 10)
         print("steadyray: no word from the driver, leaving", file=sys.stderr, flush=True)
         os._exit(1)
+
+
+def _sendable(result: Any) -> Mapping[str, Any] | None:
+    """What `train` returned; raises TypeError here, where it counts as the user's, and not on the way."""
+    if not isinstance(result, Mapping | None):
+        raise TypeError(f"train must return a dict or None, not {type(result).__name__}")
+    try:
+        ray.cloudpickle.dumps(result)
+    except Exception as error:
+        raise TypeError(
+            f"what train returned cannot be sent to the driver: {error}. Return numbers and texts"
+        ) from error
+    return result

@@ -305,9 +305,18 @@ class Step:
         if loss is None:
             sums = [total for _, total in self._reductions] + ([] if self._loss is None else [self._loss])
             loss = float(sum(sums)) / self._sampler.global_batch if sums else None
+        numbers = {name: self._number(name, value) for name, value in metrics.items()}
+        loss = None if loss is None else self._number("loss", loss)
         self._generation._check_group()
         self.committed = True
-        self._generation._commit(self._sampler, loss, metrics)
+        self._generation._commit(self._sampler, loss, numbers)
+
+    def _number(self, name: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            kind = type(value).__name__
+            raise TypeError(f"{name} of step {self.number} is no number but a {kind}: {error}") from None
 
 
 def _device(place: Place) -> torch.device:

@@ -61,6 +61,11 @@ def run(
         raise ValueError(f"workers={workers}: need 1 <= smallest <= largest world size")
     if gpus_per_worker and spares and not spare_capacity:
         raise ValueError("a spare for GPU ranks needs a GPU of its own: set spare_capacity=True or spares=0")
+    _check_numbers(
+        spares=(spares, 0), cpus_per_worker=(cpus_per_worker, 0), gpus_per_worker=(gpus_per_worker, 0),
+        threads_per_worker=(threads_per_worker, 1), checkpoint_seconds=(checkpoint_seconds, 0),
+        checkpoint_steps=(checkpoint_steps, 1),
+    )  # fmt: skip
     _check_picklable(train, config)
     root = _root(storage)
     attempt = own_attempt(root)
@@ -90,6 +95,13 @@ def _patience(given: Patience) -> Patience:
     if given.capacity is not None or os.environ.get(contract.ENV_RUN):
         return given
     return replace(given, capacity=CAPACITY_SECONDS)
+
+
+def _check_numbers(**given: tuple[float | None, int]) -> None:
+    """Value and smallest sensible value, by option; None switches an option off."""
+    for name, (value, least) in given.items():
+        if value is not None and not value >= least:
+            raise ValueError(f"{name}={value}: must be at least {least}")
 
 
 def _check_picklable(train: Train, config: Any) -> None:

@@ -194,7 +194,7 @@ class MemberSession:
     def raised(self, error: BaseException) -> None:
         code = error.code if isinstance(error, SystemExit) else 1
         self._set(state=MemberState.RAISED, error=MemberError(
-            kind=type(error).__name__, message=str(error)[:2000], traceback=_user_traceback(error),
+            kind=type(error).__name__, message=_words(error)[:2000], traceback=_user_traceback(error),
             exit_code=code if isinstance(code, int) else 1,
             failure_class=(
                 FailureClass.CHECKPOINT_CORRUPT if isinstance(error, checkpoint.CheckpointCorruptError)
@@ -262,6 +262,13 @@ class MemberSession:
     @property
     def unheard_seconds(self) -> float:
         return time.monotonic() - self._heard
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as again:  # noqa: BLE001  or the training thread would end without a word, as a hang
+        return f"(its message cannot be made: {type(again).__name__})"
 
 
 def _user_traceback(error: BaseException) -> str:
