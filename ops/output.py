@@ -10,6 +10,7 @@ from typing import Any
 import typer
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 stdout = Console(highlight=False, soft_wrap=True)
@@ -40,14 +41,15 @@ def _rows(rows: list[Mapping[str, Any]], columns: list[str]) -> None:
     for column in columns:
         table.add_column(column.replace("_", " ").upper(), overflow="fold")
     for row in rows:
-        table.add_row(*(word(row.get(column)) for column in columns))
+        # escaped: messages quote other programs, and `[/data]` in one would end the command
+        table.add_row(*(escape(word(row.get(column))) for column in columns))
     stdout.print(table)
 
 
 def _pairs(data: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in data.items():
-        table.add_row(key.replace("_", " "), word(value))
+        table.add_row(key.replace("_", " "), escape(word(value)))
     stdout.print(table)
 
 

@@ -274,7 +274,9 @@ def ray_start(
         *(f"{flag}={port}" for flag, port in zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True)),
         *arguments,
     ]
-    Path(record.temp_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Ray opens a node's own folder to all, and its logs quote variables of jobs: nobody gets past this one.
+    Path(record.temp_dir).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(record.temp_dir).mkdir(exist_ok=True, mode=0o700)
     with log.open("ab") as output:
         return subprocess.Popen(
             command,

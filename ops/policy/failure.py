@@ -116,8 +116,8 @@ RAYS_FIRST_LINE = "Running entrypoint for job "
 def _last_words(evidence: tuple[Evidence, ...]) -> str:
     """What a program that ends itself says last is mostly why; usage errors are like that."""
     log = next((e.text for e in evidence if e.source == "log"), "")
-    spoken = (x.strip() for x in reversed(log.splitlines()) if x.strip() and not x.startswith(RAYS_FIRST_LINE))
-    line = next(spoken, "")
+    lines = (x.strip() for x in reversed(log.splitlines()))
+    line = next((x for x in lines if x and not x.startswith(RAYS_FIRST_LINE)), "")
     return f"; its last line: {line[:200].rstrip('.')}" if line else ""
 
 

@@ -80,6 +80,11 @@ def test_nobody_without_the_token_gets_an_answer(cluster: ClusterConnection) -> 
     assert stat.S_IMODE(cluster.token_file.stat().st_mode) == 0o600
 
 
+def test_other_users_read_no_log_of_ray(cluster: ClusterConnection) -> None:
+    """They quote the variables of jobs, and Ray opens its own folders to all."""
+    assert stat.S_IMODE(cluster.temp_dir.stat().st_mode) == 0o700
+
+
 def test_a_second_up_finds_the_running_cluster(cluster: ClusterConnection) -> None:
     before = local_cluster.find(cluster.name)
     again = local_cluster.up(local_cluster.profile_of(cluster.name))

@@ -206,6 +206,21 @@ def test_an_error_of_the_users_code_is_no_lost_peer_whatever_it_says(work: Calla
     assert not is_lost_peer(raised(work))
 
 
+def test_a_data_loader_that_timed_out_is_no_lost_peer() -> None:
+    class Slow(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(60)
+            return index
+
+    loader = torch.utils.data.DataLoader(Slow(), num_workers=1, timeout=1)
+    error = raised(lambda: next(iter(loader)))
+    assert "timed out" in str(error)
+    assert not is_lost_peer(error)
+
+
 def test_a_users_error_about_a_lost_peer_is_still_a_lost_peer() -> None:
     def fail() -> None:
         try:

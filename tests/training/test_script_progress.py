@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from steadyray import contract, progress
 
@@ -33,6 +34,12 @@ def test_the_first_step_is_written_at_once_with_what_was_given(run_dir: Path) ->
     assert (written["step"], written["total_steps"], written["loss"]) == (4, 9, 0.5)
     assert (written["metrics"], written["attempt"]) == ({"accuracy": 0.25}, 3)
     assert read(run_dir / contract.rank_progress(3, 0))["step"] == 4
+
+
+def test_a_total_that_is_no_plain_number_is_written_as_one(run_dir: Path) -> None:
+    progress.step(4, total=numpy.int64(9), loss=numpy.float32(0.5))  # type: ignore[arg-type]
+    written = read(run_dir / contract.progress(3))
+    assert (written["total_steps"], written["loss"]) == (9, 0.5)
 
 
 def test_steps_in_between_are_not_written_and_the_last_one_is(run_dir: Path) -> None:

@@ -29,6 +29,8 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """Only a last resort: hangs and lost ranks are found by the driver, which aborts the group."""
 
 _NATIVE = re.compile(r"gloo/transport|ProcessGroup(Gloo|NCCL)|NCCL error|nccl(Remote|System)Error")
+_DATA = os.path.join("torch", "utils", "data", "")
+"""A DataLoader that timed out or lost a worker is the user's, and no peer."""
 _LOST_PEER = re.compile(
     r"gloo|nccl|connection (closed|reset|refused)|socket|broken pipe|timed out", re.IGNORECASE
 )
@@ -140,7 +142,8 @@ def _from_torch(error: RuntimeError) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and f"{os.sep}torch{os.sep}" in trace.tb_frame.f_code.co_filename
+    file = trace.tb_frame.f_code.co_filename if trace is not None else ""
+    return f"{os.sep}torch{os.sep}" in file and _DATA not in file
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def step(step: int, *, total: int | None = None, loss: float | None = None, **me
     """Say that `step` steps are finished. `loss` and `metrics` are shown as they are."""
     with contextlib.suppress(Exception):
         plain = {name: float(value) for name, value in metrics.items()}
-        _get().step(int(step), total, None if loss is None else float(loss), plain)
+        whole = None if total is None else int(total)
+        _get().step(int(step), whole, None if loss is None else float(loss), plain)
 
 
 @contextlib.contextmanager
