@@ -27,8 +27,9 @@ def silent_for(seconds: float, *, supervisors: int = 1, head: str = "head1", the
     world.cluster.head = head
     if then:
         world.happen(then, 0)
-    world.look()
-    world.look()
+    for _ in range(12):
+        world.look()
+        world.clock.sleep(1.0)
     return world
 
 

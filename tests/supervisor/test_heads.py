@@ -61,6 +61,7 @@ def test_a_killed_head_comes_back_and_the_job_never_notices(own_desk: Desk) -> N
     connection = local_cluster.connection(own_desk.cluster)
     wait_for(lambda: not local_cluster.answers(connection), "the silence")
     wait_for(lambda: local_cluster.answers(connection), "a new head, by the keeper")
+    wait_for(lambda: own_desk.events("headless", "ClusterSilent") != [], "a note of the silence")
     gate.write_text("99")
     _, err = own_desk.started[0].communicate(timeout=240)
     assert own_desk.started[0].returncode == 0, err
