@@ -177,8 +177,7 @@ class World:
             if not self.maker.is_gone:
                 self.cluster.silent = False
             self.happen("run", 0)
-            if self.job_runs():
-                self.cluster.move(self.newest, JobStatus.RUNNING, JobStatus.SUCCEEDED, exit_code=0)
+            self.happen("success", 0)
             self.look()
             self.clock.sleep(3.0)
             if data := self.store.get(contract.RESULT):
