@@ -179,7 +179,8 @@ class Gatherer:
         except ClusterError:
             api = self._how_silent()
             self.cluster = None  # a cluster that was made again may have another address and token
-            return replace(view, api=api, cluster_gone=api is Api.SILENT and self.maker.gone())
+            gone = api is Api.SILENT and self.maker.gone()
+            return replace(view, api=api, cluster_gone=gone, keeper_gone=not gone and self.maker.unkept())
         if job is not None and self._lost_its_node(view, job):
             job = replace(
                 job,

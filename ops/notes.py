@@ -92,6 +92,16 @@ class Notes:
             claim=contract.action(incident, k),
         )
 
+    def unclaimed(self, view: RunView, decision: Decision) -> None:
+        """An act that belongs to no incident of the run and is harmless to do twice."""
+        self.record.own_event(
+            K.ACTION_TAKEN,
+            view.attempt,
+            action=decision.action,
+            reason=decision.reason,
+            message=decision.message,
+        )
+
     def end_attempt(self, view: RunView, verdict: Verdict | None) -> None:
         self.record.attempt_event(
             K.ATTEMPT_ENDED,

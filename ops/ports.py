@@ -91,6 +91,12 @@ class ClusterMaker(Protocol):
     def gone(self) -> bool:
         """True only where all its processes are proven gone."""
 
+    def unkept(self) -> bool:
+        """True where it is not gone, but nobody is left who would start its head again."""
+
+    def keep(self) -> None:
+        """Starts who keeps the head alive; harmless where he lives. Raises ClusterError."""
+
     def make(self) -> None:
         """Makes it again under the same name; harmless if it is there. Raises ClusterError."""
 

@@ -149,6 +149,9 @@ class Supervisor:
                 self._finish(view, decision)
             case Action.STOP | Action.RESUBMIT | Action.RECREATE_CLUSTER:
                 return self._claimed(view, decision)
+            case Action.RESTART_KEEPER:
+                self.maker.keep()
+                self.notes.unclaimed(view, decision)
             case Action.WAIT:
                 self.notes.waiting(view, decision)
             case Action.NONE if decision.final is not None:

@@ -43,7 +43,7 @@ class LocalMaker:
             ) from error
 
     def gone(self) -> bool:
-        """Nothing answers *and* nobody is left who would start the head again.
+        """None of its processes is left.
 
         Without a `cluster.json` it was ended here, or could not be made again; a home that never knew the
         name tells nothing.
@@ -51,7 +51,14 @@ class LocalMaker:
         found = local_cluster.find(self.name)
         if found is None:
             return local_cluster.known(self.name)
-        return not found.elsewhere and (found.keeper is None or found.processes == 0)
+        return not found.elsewhere and found.processes == 0
+
+    def unkept(self) -> bool:
+        found = local_cluster.find(self.name)
+        return found is not None and not found.elsewhere and found.keeper is None and found.processes > 0
+
+    def keep(self) -> None:
+        local_cluster.keep(self.name)
 
     def make(self) -> None:
         """Raises ClusterError, whatever went wrong: the run outlives a cluster that is not made at once."""
@@ -89,6 +96,12 @@ class AddressMaker:
 
     def gone(self) -> bool:
         return False
+
+    def unkept(self) -> bool:
+        return False
+
+    def keep(self) -> None:
+        """Whoever made it looks after it."""
 
     def make(self) -> None:
         raise UsageError(

@@ -150,12 +150,22 @@ class FakeMaker:
     cluster: FakeCluster
     is_gone: bool = False
     made: int = 0
+    keeper_gone: bool = False
+    kept: int = 0
 
     def connect(self) -> FakeCluster:
         return self.cluster
 
     def gone(self) -> bool:
         return self.is_gone
+
+    def unkept(self) -> bool:
+        return self.keeper_gone
+
+    def keep(self) -> None:
+        """The new keeper starts the head again, which kept its state."""
+        self.kept += 1
+        self.keeper_gone = self.cluster.silent = False
 
     def make(self) -> None:
         self.made += 1

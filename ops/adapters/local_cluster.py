@@ -49,6 +49,9 @@ UP_SECONDS = 180.0
 """From the start of the keeper to a head that answers: 6 s quiet, 30 s seen with six neighbours on two
 cores."""
 
+REPORT_SECONDS = 30.0
+"""Until a keeper says that it runs: 0.2 s quiet."""
+
 
 @dataclass(frozen=True)
 class ClusterConnection:
@@ -173,6 +176,19 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
         return _connection(folder, cluster)
 
 
+def keep(name: str) -> None:
+    """Start the keeper of a living cluster again if it died; returns before the head that it may start.
+
+    Raises ClusterError where another command is at work on the cluster.
+    """
+    with only_one(name):
+        found = find(name)
+        if found is not None and not found.elsewhere and found.processes and found.keeper is None:
+            keeper = _start_keeper(found.folder, found.cluster)
+            # until it has said who it is, a second look would take it for dead and start another one
+            _wait_until_it_reports(found.folder, keeper)
+
+
 def down(name: str) -> int:
     """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a
     crash."""
@@ -201,7 +217,6 @@ def _repaired(found: Found, say: Callable[[str], None]) -> ClusterConnection:
     keeper = None
     if found.keeper is None:
         say(f"the keeper of cluster {found.cluster['name']!r} is gone: starting a new one")
-        found.folder.keeper_file.unlink(missing_ok=True)
         keeper = _start_keeper(found.folder, found.cluster)
     _wait_until_it_answers(found.folder, found.cluster, keeper)
     return _connection(found.folder, found.cluster)
@@ -279,6 +294,7 @@ def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.
     the cluster's, and not a person's with a yaml.py in it.
     """
     environment = {**os.environ, MARKER: marker(cluster["uuid"], "keeper")}
+    folder.keeper_file.unlink(missing_ok=True)
     with folder.keeper_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "ops.adapters.local_keeper", str(folder.path)],
@@ -289,6 +305,14 @@ def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.
             stderr=log,
             start_new_session=True,
         )
+
+def _wait_until_it_reports(folder: ClusterFolder, keeper: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + REPORT_SECONDS
+    while not folder.keeper_file.exists():
+        if keeper.poll() is not None or time.monotonic() > deadline:
+            keeper.kill()
+            raise ClusterError("a new keeper did not start", hint=f"see {folder.keeper_log}")
+        time.sleep(0.05)
 
 
 def _wait_until_it_answers(

@@ -63,6 +63,7 @@ class Keeper:
         return str(self.cluster["uuid"])
 
     def run(self) -> None:
+        self._report("starting")
         if not self._adopt():
             self._start_or_give_up()
         while True:

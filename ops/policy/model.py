@@ -59,6 +59,7 @@ class Action(StrEnum):
     STOP = "Stop"
     WAIT = "Wait"
     RECREATE_CLUSTER = "RecreateCluster"
+    RESTART_KEEPER = "RestartKeeper"
     FINISH = "Finish"
     RESUME = "Resume"
     """By a person, never decided: what happened before it no longer counts."""
@@ -184,6 +185,8 @@ class RunView:
     api: Api = Api.ANSWERS
     cluster_gone: bool = False
     """All processes of the cluster are proven gone; silence alone never sets it."""
+    keeper_gone: bool = False
+    """Processes of the cluster live, but not the one that would start a dead head again."""
     job: JobView | None = None
     verdict: Verdict | None = None
     """Set once the attempt has ended; `failure.classify` made it."""

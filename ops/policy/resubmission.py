@@ -35,6 +35,8 @@ SETUP_GRACE_SECONDS = 30.0
 """The same where nothing is short: its environment is being set up, 10 s on a busy machine."""
 UNKNOWN_GRACE_SECONDS = 3.0
 """A head that just came back lists its jobs a moment later than it answers."""
+KEEPER_GRACE_SECONDS = 2.0
+"""A cluster whose processes all die together is gone a moment later, which is another matter."""
 WAITING_PHASES = frozenset({PHASE_WAITING})
 """Phases in which the library's driver waits for nodes."""
 
@@ -61,6 +63,14 @@ def ended_well(view: RunView) -> Decision | None:
     return Decision(
         Action.FINISH, "Succeeded", "The command ended with exit code 0.", final=RunState.SUCCEEDED
     )
+
+
+def keeper_lost(view: RunView) -> Decision | None:
+    """Even a stop needs a head that answers. Harmless where the head is whole: a new keeper adopts it."""
+    if view.api is Api.ANSWERS or not view.keeper_gone or view.api_age < KEEPER_GRACE_SECONDS:
+        return None
+    text = f"{_silence(view)} Its keeper is gone too: starts a new one, which starts a head that has died."
+    return Decision(Action.RESTART_KEEPER, "KeeperGone", text)
 
 
 def stop_requested(view: RunView) -> Decision | None:
@@ -181,6 +191,7 @@ def driver_hung(view: RunView) -> Decision | None:
 RULES: tuple[Callable[[RunView], Decision | None], ...] = (
     already_finished,
     ended_well,
+    keeper_lost,
     stop_requested,
     time_limit_passed,
     cluster_silent,
@@ -398,6 +409,7 @@ def state_of(view: RunView, decision: Decision) -> RunState:
         Action.SUBMIT: RunState.SUBMITTING,
         Action.RESUBMIT: RunState.RECOVERING,
         Action.RECREATE_CLUSTER: RunState.RECOVERING,
+        Action.RESTART_KEEPER: RunState.WAITING,
     }
     if decision.action in by_action:
         return by_action[decision.action]

@@ -52,6 +52,21 @@ def test_a_new_head_is_noted_and_so_is_a_long_silence_but_no_late_answer(
     assert "ActionTaken" not in world.kinds()
 
 
+def test_a_dead_keeper_is_replaced_once_and_the_run_is_not_charged() -> None:
+    world = World(2)
+    world.look()
+    world.happen("run", 0)
+    world.look()
+    world.cluster.silent = world.maker.keeper_gone = True
+    for _ in range(6):
+        world.look()
+        world.clock.sleep(1.0)
+    assert (world.maker.kept, world.maker.made) == (1, 0)
+    [act] = [e for e in world.events() if e["kind"] == "ActionTaken"]
+    assert act["data"]["action"] == "RestartKeeper"
+    assert "IncidentOpened" not in world.kinds()
+
+
 def test_an_attempt_that_ended_meanwhile_has_its_own_incident_and_no_silence() -> None:
     world = silent_for(9.0, head="head2", then="killed")
     assert silences(world) == []

@@ -149,6 +149,25 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         Action.RECREATE_CLUSTER,
         "HeadLost",
     ),
+    (
+        "a silent cluster whose keeper is gone",
+        view(api=Api.SILENT, job=None, api_age=3, keeper_gone=True),
+        Action.RESTART_KEEPER,
+        "KeeperGone",
+    ),
+    (
+        "the same while steps are made and a stop is wanted",
+        view(api=Api.PARTIAL, job=None, api_age=3, keeper_gone=True, stop_requested=True, progress=Progress(5)),
+        Action.RESTART_KEEPER,
+        "KeeperGone",
+    ),
+    (
+        "processes that die one after the other",
+        view(api=Api.SILENT, job=None, api_age=1, keeper_gone=True),
+        Action.WAIT,
+        "ControlPlaneBlind",
+    ),
+    ("a cluster that answers without its keeper", view(keeper_gone=True), Action.NONE, "Running"),
     ("a job that the head has just forgotten", view(job=None), Action.WAIT, "JobUnknown"),
     ("a job that the head has forgotten", view(job=None, unknown_age=5), Action.RESUBMIT, "HeadLost"),
     (

@@ -72,6 +72,28 @@ def test_a_killed_head_comes_back_and_the_job_never_notices(own_desk: Desk) -> N
 
 
 @pytest.mark.ray
+def test_a_head_that_died_with_its_keeper_is_started_by_the_supervisor(own_desk: Desk) -> None:
+    script = own_desk.script("train.py", CHECKPOINTING)
+    gate = start_and_wait(own_desk, "unkept", script, 5)
+    found = local_cluster.find(own_desk.cluster)
+    assert found is not None and found.keeper is not None
+    head = next(n for n in local_cluster.node_records(own_desk.cluster) if n.is_head)
+    end(lambda: marked(found.cluster["uuid"], "keeper"), grace_seconds=0.0)
+    gcs = next(p for p in marked(found.cluster["uuid"], head.instance) if p.name() == "gcs_server")
+    gcs.kill()
+    wait_for(lambda: own_desk.events("unkept", "ActionTaken") != [], "a new keeper")
+    wait_for(lambda: local_cluster.answers(local_cluster.connection(own_desk.cluster)), "a new head")
+    gate.write_text("99")
+    _, err = own_desk.started[0].communicate(timeout=240)
+    assert own_desk.started[0].returncode == 0, err
+    assert begun(own_desk, "unkept") == [[1, 0]], "one attempt, one start, no step redone"
+    [act] = own_desk.events("unkept", "ActionTaken")
+    assert act["data"]["action"] == "RestartKeeper"
+    now = local_cluster.find(own_desk.cluster)
+    assert now is not None and now.keeper not in (None, found.keeper)
+
+
+@pytest.mark.ray
 def test_a_cluster_that_was_killed_is_made_again_and_the_run_goes_on_from_its_checkpoint(
     own_desk: Desk,
 ) -> None:
