@@ -306,6 +306,7 @@ def _start_keeper(folder: ClusterFolder, cluster: dict[str, Any]) -> subprocess.
             start_new_session=True,
         )
 
+
 def _wait_until_it_reports(folder: ClusterFolder, keeper: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + REPORT_SECONDS
     while not folder.keeper_file.exists():

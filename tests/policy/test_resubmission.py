@@ -157,7 +157,9 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
     ),
     (
         "the same while steps are made and a stop is wanted",
-        view(api=Api.PARTIAL, job=None, api_age=3, keeper_gone=True, stop_requested=True, progress=Progress(5)),
+        view(
+            api=Api.PARTIAL, job=None, api_age=3, keeper_gone=True, stop_requested=True, progress=Progress(5)
+        ),
         Action.RESTART_KEEPER,
         "KeeperGone",
     ),

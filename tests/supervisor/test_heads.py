@@ -76,7 +76,8 @@ def test_a_head_that_died_with_its_keeper_is_started_by_the_supervisor(own_desk:
     script = own_desk.script("train.py", CHECKPOINTING)
     gate = start_and_wait(own_desk, "unkept", script, 5)
     found = local_cluster.find(own_desk.cluster)
-    assert found is not None and found.keeper is not None
+    assert found is not None
+    assert found.keeper is not None
     head = next(n for n in local_cluster.node_records(own_desk.cluster) if n.is_head)
     end(lambda: marked(found.cluster["uuid"], "keeper"), grace_seconds=0.0)
     gcs = next(p for p in marked(found.cluster["uuid"], head.instance) if p.name() == "gcs_server")
@@ -90,7 +91,8 @@ def test_a_head_that_died_with_its_keeper_is_started_by_the_supervisor(own_desk:
     [act] = own_desk.events("unkept", "ActionTaken")
     assert act["data"]["action"] == "RestartKeeper"
     now = local_cluster.find(own_desk.cluster)
-    assert now is not None and now.keeper not in (None, found.keeper)
+    assert now is not None
+    assert now.keeper not in (None, found.keeper)
 
 
 @pytest.mark.ray

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -25,8 +26,10 @@ def train(config: dict[str, Any]) -> dict[str, Any]:
     x = torch.randn(512, 10, generator=torch.Generator().manual_seed(1))
     y = x.sum(1, keepdim=True)
     sampler = steadyray.Sampler(len(x), 64, steps=config["steps"], seed=3)
-    slow = {"slow": slow_to_copy(config["copy_seconds"])} if "copy_seconds" in config else {}
-    state = steadyray.State(model=model, optimizer=optimizer, sampler=sampler, **slow)
+    odd = {"odd": slow_to_copy(config["copy_seconds"])} if "copy_seconds" in config else {}
+    if config.get("unloadable"):
+        odd = {"odd": unloadable()}
+    state = steadyray.State(model=model, optimizer=optimizer, sampler=sampler, **odd)
     for generation in steadyray.generations(state):
         with generation:
             ddp = generation.wrap(model)
@@ -69,6 +72,28 @@ def slow_to_copy(seconds: float) -> Any:
     return Slow()
 
 
+def unloadable() -> Any:
+    """What a user changed since its state was written."""
+    from torch import nn
+
+    class Unloadable(nn.Module):
+        def load_state_dict(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+            raise RuntimeError("Error(s) in loading state_dict: size mismatch for head.weight")
+
+    return Unloadable()
+
+
+class Deadly:
+    """A dataset whose reader is killed, as by the kernel when memory is short."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
 def wait_for(path: str) -> None:
     while not os.path.exists(path):
         time.sleep(0.02)
@@ -88,6 +113,10 @@ def go_wrong(config: dict[str, Any], rank: int, step: int) -> None:
         raise ValueError("the batch has a column too many")
     if fault == "exit":
         sys.exit(3)
+    if fault == "loader":
+        from torch.utils.data import DataLoader
+
+        next(iter(DataLoader(Deadly(), num_workers=1)))  # type: ignore[arg-type]
     while fault == "loop":
         pass
     if fault == "slow":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from steadyray.checkpoint import (
     SET_ASIDE,
     STATE_FILE,
     CheckpointCorruptError,
+    CheckpointUnreadableError,
     Saved,
     Saver,
     candidates,
@@ -107,6 +109,52 @@ def test_with_no_good_checkpoint_left_every_attempt_fails_and_none_starts_over(
             CheckpointCorruptError, match=f"no good checkpoint is left.*{folder.name}.*{reason}"
         ):
             load_newest(tmp_path)
+
+
+def unread(folder: Path) -> Path:
+    """Let the storage refuse a checkpoint's manifest with an input/output error; returns where it is kept."""
+    kept = folder / "kept"
+    (folder / contract.MANIFEST).rename(kept)
+    (folder / contract.MANIFEST).symlink_to("/proc/self/mem")
+    return kept
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_stays(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    newest = save(tmp_path, 20)
+    unread(newest)
+    loaded = load_newest(tmp_path)
+    assert loaded is not None
+    assert loaded.state["step"] == 10
+    assert loaded.set_aside == ()
+    [(name, reason)] = loaded.unreadable
+    assert name == newest.name
+    assert "Input/output error" in reason
+    assert (newest / STATE_FILE).exists()
+
+
+def test_the_storage_is_asked_again_before_work_is_given_up(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    newest = save(tmp_path, 20)
+    kept = unread(newest)
+    mended = threading.Timer(0.3, lambda: kept.replace(newest / contract.MANIFEST))
+    mended.start()
+    loaded = load_newest(tmp_path)
+    mended.join()
+    assert loaded is not None
+    assert loaded.state["step"] == 20
+
+
+@pytest.mark.parametrize("what", ["every checkpoint", "their folder"])
+def test_where_none_can_be_read_nothing_starts_over(tmp_path: Path, what: str) -> None:
+    folder = save(tmp_path, 10)
+    if what == "every checkpoint":
+        unread(folder)
+    else:
+        folder.parent.rename(tmp_path / "elsewhere")
+        folder.parent.write_text("a file where a mount should be")
+    with pytest.raises(CheckpointUnreadableError):
+        load_newest(tmp_path)
 
 
 def test_without_any_checkpoint_the_training_starts_afresh(tmp_path: Path) -> None:
@@ -225,4 +273,4 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_and_does_not_end_the_training
     saver.save(content or state(5), world_size=1, samples=0, sampler={}, wait=True)
     [error] = errors
     assert error.startswith("cannot save checkpoint 0000000005-0001-0001: ")
-    assert not candidates(tmp_path)
+    assert not list(tmp_path.glob(f"{contract.CHECKPOINTS}/*/{contract.MANIFEST}"))

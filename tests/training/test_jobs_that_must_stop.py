@@ -27,6 +27,17 @@ def test_an_exception_on_one_rank_ends_the_job_at_once_with_its_traceback(
     assert training.events("Recovered") == []
 
 
+def test_a_state_that_the_user_s_code_cannot_load_is_a_user_error_and_no_fault_of_the_network(
+    start_training: StartTraining,
+) -> None:
+    training = start_training(steps=150, unloadable=True)
+    training.output()
+    failure = json.loads((training.root / "attempts/0001/failure.json").read_text())
+    assert failure["failure_class"] == "UserError"
+    assert "size mismatch for head.weight" in failure["message"]
+    assert training.events("Recovered") == []
+
+
 def test_sys_exit_on_one_rank_is_a_user_error_with_that_exit_code(start_training: StartTraining) -> None:
     training = start_training(steps=150, fault="exit", at=30)
     training.output()

@@ -16,6 +16,8 @@ from .conftest import StartTraining, Training
 pytestmark = pytest.mark.ray
 
 STEPS = 400
+UNREADABLE = "/proc/self/mem"
+"""Reading it from its start is an input/output error."""
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +89,39 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
     [loaded] = training.events("CheckpointLoaded")
     assert loaded["data"]["id"] == parent.name
     assert (training.root / "checkpoints/set-aside" / newest.name / "state.pt").exists()
+
+
+def test_a_checkpoint_that_the_storage_does_not_hand_out_is_passed_over_and_stays(
+    start_training: StartTraining,
+) -> None:
+    training = start_training(steps=STEPS, checkpoint_steps=40)
+    pids = training.ready()
+    training.wait_for(lambda p: (p["checkpoint_step"] or 0) >= 80)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGSTOP)  # nothing is saved any more
+    parent, newest = sorted(p.parent for p in (training.root / "checkpoints").glob("*/MANIFEST.json"))[-2:]
+    (newest / "MANIFEST.json").unlink()
+    (newest / "MANIFEST.json").symlink_to(UNREADABLE)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    assert_whole(training, training.finish())
+    assert training.events("CheckpointSetAside") == []
+    [loaded] = training.events("CheckpointLoaded")
+    assert loaded["data"]["id"] == parent.name
+    assert training.recovered()[0]["depth"] == "reload"
+
+
+def test_a_rank_whose_loader_lost_a_worker_is_replaced_like_a_killed_one(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    training = start_training(steps=STEPS, fault="loader", at=60, once=str(tmp_path / "once"))
+    training.ready()
+    assert_whole(training, training.finish())
+    [recovery] = training.recovered()
+    assert (recovery["depth"], recovery["steps_redone"], recovery["lost"]) == ("hot", 0, [1])
+    [lost] = training.events("RankLost")
+    assert lost["data"]["failure_class"] == "WorkerCrash"
+    assert "DataLoader worker" in lost["data"]["reason"]
 
 
 def hurt(path: Path, damage: str) -> None:

@@ -3,6 +3,7 @@
 One is a folder `checkpoints/<step>-<attempt>-<generation>/`; its manifest with sizes and hashes is written
 last. Saving copies the state to host memory (the only part that blocks the training) and writes in a
 thread. Loading checks the hashes; a bad checkpoint is set aside, never deleted, and the one before it taken.
+One that the storage does not hand out stays where it is: it may be good.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from steadyray import contract
 from steadyray.rundir import create_exclusive, encode
@@ -28,10 +30,18 @@ STATE_FILE = "state.pt"
 SET_ASIDE = "set-aside"
 KEEP_LAST = 3
 """The newest ones kept on disk; two good ones must always be there, the third covers a bad one."""
+READ_TRIES = 4
+READ_PAUSE_SECONDS = 0.5
+"""Before the second try; it doubles. A mount that is being renewed or a server that fails over is back by
+then, and the ranks that wait for the state would rather have the newest one."""
 
 
 class CheckpointCorruptError(Exception):
     """A checkpoint does not have the content that its manifest promises."""
+
+
+class CheckpointUnreadableError(Exception):
+    """The storage hands out no checkpoint now. They may all be good, so that nothing may start over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,8 @@ class Loaded:
     seconds: float
     set_aside: tuple[tuple[str, str], ...]
     """(id, reason) of the bad ones met on the way."""
+    unreadable: tuple[tuple[str, str], ...] = ()
+    """(id, reason) of those that the storage did not hand out."""
 
 
 @dataclass(slots=True)
@@ -122,7 +134,8 @@ class Saver:
             return
         self.parent = folder.name
         self.on_saved(Saved(manifest.step, folder.name, size, blocking, time.monotonic() - began))
-        prune(self.root, self.keep)
+        with contextlib.suppress(OSError):  # what is not deleted now is deleted after the next one
+            prune(self.root, self.keep)
 
     def wait(self) -> None:
         if self._thread is not None:
@@ -142,17 +155,32 @@ def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
 
 
 def candidates(root: Path) -> list[Path]:
-    """Folders of the checkpoints that exist, the newest lineage (contract.lineage) first."""
-    found = [path.parent for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}")]
+    """Folders of the checkpoints that exist, the newest lineage (contract.lineage) first.
+
+    Raises OSError where that cannot be known; `Path.glob` would say that there is none.
+    """
+    try:
+        found = list((root / contract.CHECKPOINTS).iterdir())
+    except FileNotFoundError:
+        return []
     return sorted(
-        (f for f in found if contract.lineage(f.name)),
+        (f for f in found if contract.lineage(f.name) and _may_exist(f / contract.MANIFEST)),
         key=lambda f: contract.lineage(f.name) or (),
         reverse=True,
     )
 
 
+def _may_exist(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 def read(folder: Path) -> tuple[StateDict, contract.Manifest]:
-    """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense."""
+    """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense, and
+    OSError where the storage does not hand it out.
+    """
     try:
         manifest = contract.Manifest.from_json(json.loads((folder / contract.MANIFEST).read_bytes()))
         if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(folder.name):
@@ -178,6 +206,8 @@ def _verify(folder: Path, manifest: contract.Manifest) -> None:
 def _decode(folder: Path) -> StateDict:
     try:
         state: StateDict = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=False)
+    except (OSError, MemoryError):
+        raise
     except Exception as error:
         raise CheckpointCorruptError(f"{STATE_FILE} cannot be decoded: {error}") from error
     return state
@@ -187,34 +217,57 @@ def load_newest(root: Path) -> Loaded | None:
     """The newest good checkpoint, or None where there never was one.
 
     Bad ones before it are moved to `checkpoints/set-aside/`. Where none is good they stay: moved away, the
-    next attempt would find no checkpoint and start over as if nothing had been trained.
+    next attempt would find no checkpoint and start over as if nothing had been trained. Raises
+    CheckpointCorruptError then, or CheckpointUnreadableError if the storage is to blame.
     """
     began = time.monotonic()
     bad: list[tuple[str, str]] = []
-    for folder in candidates(root):
+    unreadable: list[tuple[str, str]] = []
+    try:
+        folders = _patient()(candidates, root)
+    except OSError as error:
+        raise CheckpointUnreadableError(f"cannot list the checkpoints: {error}") from error
+    for folder in folders:
         try:
-            state, manifest = read(folder)
+            state, manifest = _patient()(read, folder)
         except CheckpointCorruptError as error:
             bad.append((folder.name, str(error)))
-            continue
-        for name, _ in bad:
-            set_aside(root / contract.CHECKPOINTS / name)
-        return Loaded(state, folder.name, manifest, time.monotonic() - began, tuple(bad))
-    if bad:
-        raise CheckpointCorruptError(
-            f"no good checkpoint is left in {root / contract.CHECKPOINTS}: "
-            + "; ".join(f"{name}: {reason}" for name, reason in bad)
-        )
-    return None
+        except OSError as error:
+            unreadable.append((folder.name, str(error)))
+        else:
+            for name, _ in bad:
+                set_aside(root / contract.CHECKPOINTS / name)
+            seconds = time.monotonic() - began
+            return Loaded(state, folder.name, manifest, seconds, tuple(bad), tuple(unreadable))
+    if not folders:
+        return None
+    kind, word = (CheckpointUnreadableError, "readable") if unreadable else (CheckpointCorruptError, "good")
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in (*unreadable, *bad))
+    raise kind(f"no {word} checkpoint is left in {root / contract.CHECKPOINTS}: {reasons}")
+
+
+def _patient() -> Retrying:
+    """Calls a function again that met an OSError, and raises that of the last try."""
+    return Retrying(
+        retry=retry_if_exception_type(OSError),
+        stop=stop_after_attempt(READ_TRIES),
+        wait=wait_exponential(multiplier=READ_PAUSE_SECONDS),
+        reraise=True,
+    )
 
 
 def set_aside(folder: Path) -> None:
+    """Out of the way of the next one to load; where the storage refuses, it is found bad once more then."""
     target = folder.parent / SET_ASIDE / folder.name
+    with contextlib.suppress(OSError):  # or another rank was quicker
+        _move(folder, target)
+
+
+def _move(folder: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():  # the same step was saved, found bad and saved again
         target = target.with_name(f"{target.name}-{time.time_ns()}")
-    with contextlib.suppress(FileNotFoundError):  # another rank was quicker
-        folder.replace(target)
+    folder.replace(target)
 
 
 def prune(root: Path, keep: int) -> None:

@@ -111,6 +111,8 @@ class Chronicle:
         elif kind == "set-aside":
             self.say(f"checkpoint {data['id']} is bad and was set aside: {data['reason']}")
             self._writer.event(EventKind.CHECKPOINT_SET_ASIDE, generation=generation, **data)
+        elif kind == "unreadable":
+            self.say(f"passed over checkpoint {data['id']}, which cannot be read: {data['reason']}")
         elif kind == "phase":
             self._writer.event(EventKind.PHASE, generation=generation, **data)
 

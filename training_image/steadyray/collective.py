@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,6 +39,19 @@ _LOST_PEER = re.compile(
 
 class GroupLeft(Exception):
     """Raised in a rank that was asked to leave its generation at a step boundary."""
+
+
+class GroupFailed(Exception):
+    """Forming the group or handing on the state failed; the cause is torch's or the system's error."""
+
+
+@contextlib.contextmanager
+def group_work() -> Iterator[None]:
+    """What fails in here was the group; an error of disk or of the user's state must stay outside."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise GroupFailed(str(error)) from error
 
 
 def open_store(node_ip: str) -> dist.TCPStore:

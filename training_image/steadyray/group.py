@@ -213,7 +213,7 @@ class Controller:
     def _forget(self, handle: Handle) -> None:
         del self._members.handles[handle.id]
         self._suspects.pop(handle.id, None)
-        if handle.report.state is not MemberState.STARTING or not handle.dead:
+        if handle.report.state not in (MemberState.STARTING, MemberState.RAISED) or not handle.dead:
             return
         self._failed_starts += 1
         self._spawn_after = time.monotonic() + min(SPAWN_SECONDS * 2**self._failed_starts, 60.0)

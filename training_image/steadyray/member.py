@@ -7,6 +7,7 @@ thread hangs the answers go on; when the process is frozen they stop: the driver
 
 from __future__ import annotations
 
+import re
 import statistics
 import threading
 import time
@@ -19,11 +20,22 @@ from typing import Any
 import torch.distributed as dist
 
 from steadyray import checkpoint
-from steadyray.collective import Group, GroupLeft, open_store, receive_state, send_state
+from steadyray.collective import (
+    Group,
+    GroupFailed,
+    GroupLeft,
+    group_work,
+    open_store,
+    receive_state,
+    send_state,
+)
 from steadyray.contract import FailureClass
 from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Report, Settings
 from steadyray.session import Place
 from steadyray.state import State, StateDict
+
+LOST_LOADER = re.compile(r"DataLoader worker \(pid\S* .*\) (?:is killed by signal: [\w ]+|exited unexp)")
+"""torch 2.15 about a worker process of a DataLoader that is gone; what one raised comes as itself."""
 
 LOAD_SECONDS = 600.0
 """Patience for reading a checkpoint, or handing on the state: large ones take minutes."""
@@ -65,20 +77,42 @@ class MemberSession:
                 assignment, self._assignment = self._assignment, None
             if assignment is None:
                 return None
-            r = assignment.rendezvous
             try:
-                self._form(assignment, state)
-            except (RuntimeError, OSError, GroupLeft) as error:
+                self._meet(assignment, state)
+            except (GroupFailed, GroupLeft) as error:
                 # Whatever fails while the group forms is for the driver to judge; the state here is whole
                 # unless it was being received, and then another rank is the source again.
-                self.left(error, state)
+                self.left(error.__cause__ or error, state)
                 continue
             self._set(
                 state=MemberState.TRAINING, step=state.step, clean=True, fresh=False, phase="", patience=0.0
             )  # fmt: skip
+            r = assignment.rendezvous
             return Place(r.generation, r.rank, r.world_size, local=False)
 
-    def _form(self, assignment: Assignment, state: State) -> None:
+    def _meet(self, assignment: Assignment, state: State) -> None:
+        """Form the group and hold its state. Disk and the user's state raise errors of their own."""
+        with group_work():
+            self._form(assignment)
+        self._set(phase="load", patience=LOAD_SECONDS)
+        rank, source, receivers = assignment.rendezvous.rank, assignment.source, assignment.receivers
+        if source is None:
+            source, receivers = 0, tuple(range(1, assignment.rendezvous.world_size))
+            if rank == 0:
+                self._load(state)
+        if rank == source and receivers:
+            held: StateDict = state.state_dict()
+            with group_work():
+                for receiver in receivers:
+                    send_state(held, receiver)
+        elif rank in receivers:
+            with group_work():
+                received = receive_state(source)
+            assert isinstance(received, dict)
+            state.clean = False
+            state.load_state_dict(received)
+
+    def _form(self, assignment: Assignment) -> None:
         r = assignment.rendezvous
         self._set(state=MemberState.FORMING, generation=r.generation, rank=r.rank, stage=0, lost_peer="")
         if assignment.parent is not None:
@@ -91,25 +125,6 @@ class MemberSession:
             if self._leave_at >= r.generation:  # asked before there was a group to abort
                 raise GroupLeft(f"generation {r.generation} was given up before it formed")
             self._group.form()
-        self._set(phase="load", patience=LOAD_SECONDS)
-        if assignment.source is None:
-            if r.rank == 0:
-                self._load(state)
-            self._exchange(0, tuple(range(1, r.world_size)), state)
-        else:
-            self._exchange(assignment.source, assignment.receivers, state)
-
-    def _exchange(self, source: int, receivers: tuple[int, ...], state: State) -> None:
-        rank = self._report.rank
-        if rank == source and receivers:
-            held: StateDict = state.state_dict()
-            for receiver in receivers:
-                send_state(held, receiver)
-        elif rank in receivers:
-            received = receive_state(source)
-            assert isinstance(received, dict)
-            state.clean = False
-            state.load_state_dict(received)
 
     def _load(self, state: State) -> None:
         loaded = checkpoint.load_newest(self.settings.root) if self.settings.root else None
@@ -122,6 +137,8 @@ class MemberSession:
             return
         for name, reason in loaded.set_aside:
             self.note("set-aside", id=name, reason=reason)
+        for name, reason in loaded.unreadable:
+            self.note("unreadable", id=name, reason=reason)
         state.load_state_dict(loaded.state)
         self._parent, self._checkpoint_step = loaded.id, state.step
         self.note("loaded", step=state.step, id=loaded.id, seconds=loaded.seconds)
@@ -196,10 +213,7 @@ class MemberSession:
         self._set(state=MemberState.RAISED, error=MemberError(
             kind=type(error).__name__, message=_words(error)[:2000], traceback=_user_traceback(error),
             exit_code=code if isinstance(code, int) else 1,
-            failure_class=(
-                FailureClass.CHECKPOINT_CORRUPT if isinstance(error, checkpoint.CheckpointCorruptError)
-                else FailureClass.USER_ERROR
-            ),
+            failure_class=_class_of(error),
         ))  # fmt: skip
 
     def returned(self, result: Mapping[str, Any] | None) -> None:
@@ -262,6 +276,17 @@ class MemberSession:
     @property
     def unheard_seconds(self) -> float:
         return time.monotonic() - self._heard
+
+
+def _class_of(error: BaseException) -> FailureClass:
+    if isinstance(error, checkpoint.CheckpointCorruptError):
+        return FailureClass.CHECKPOINT_CORRUPT
+    if isinstance(error, checkpoint.CheckpointUnreadableError):
+        return FailureClass.STORAGE_TRANSIENT
+    if isinstance(error, RuntimeError) and (lost := LOST_LOADER.search(_words(error))):
+        # torch says nothing but this where /dev/shm is too small, and a new process would find it the same
+        return FailureClass.BAD_ENVIRONMENT if "Bus error" in lost[0] else FailureClass.WORKER_CRASH
+    return FailureClass.USER_ERROR
 
 
 def _words(error: BaseException) -> str:

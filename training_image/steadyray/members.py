@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from steadyray.actor import Member, Train
 from steadyray.guard import Guard
 from steadyray.messages import Assignment, MemberError, MemberState, Report, Settings
-from steadyray.recovery import MemberView
+from steadyray.recovery import OF_THE_PROCESS, MemberView
 
 POLL_SECONDS = 0.2
 CALM_POLL_SECONDS = 0.5
@@ -155,6 +155,10 @@ class Members:
         try:
             handle.report = ray.get(ref)
             handle.heard = time.monotonic()
+            error = handle.report.error
+            if error is not None and error.failure_class in OF_THE_PROCESS:
+                handle.dead = _first_reason(f"{error.kind}: {error.message}")
+                self.kill(handle)
         except ActorUnavailableError:
             return  # the connection broke; whether the process did too, the next poll tells
         except ActorDiedError as error:

@@ -15,6 +15,10 @@ from steadyray.messages import WAITING_STAGES, MemberState, Report
 FREE = frozenset({FailureClass.PREEMPTED, FailureClass.MAINTENANCE})
 """Losses that are nobody's fault and spend no budget."""
 
+OF_THE_PROCESS = frozenset({FailureClass.WORKER_CRASH})
+"""What a rank may raise and a new process mends, as where a worker of its data loader was killed: it is
+dead then."""
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -219,7 +223,7 @@ def user_code_raised(view: GroupView) -> Answer | None:
     """No recovery inside the job mends a bug, so nothing is retried."""
     for member in view.members.values():
         error = member.report.error
-        if member.report.state is MemberState.RAISED and error is not None:
+        if error is not None and error.failure_class not in OF_THE_PROCESS:
             where = f"rank {member.report.rank}" if member.report.rank >= 0 else "a worker"
             return Fail(error.failure_class, f"{where}: {error.kind}: {error.message}", member.id)
     return None

@@ -90,6 +90,8 @@ class LocalSession:
             return
         for name, reason in loaded.set_aside:
             print(f"steadyray: checkpoint {name} is bad and was set aside: {reason}", flush=True)
+        for name, reason in loaded.unreadable:
+            print(f"steadyray: passed over checkpoint {name}, which cannot be read: {reason}", flush=True)
         state.load_state_dict(loaded.state)
         self._parent, self._checkpoint_step = loaded.id, state.step
 
