@@ -261,6 +261,21 @@ def test_the_only_rank_saves_before_it_hands_over(start_training: StartTraining)
     assert (recovery["depth"], recovery["steps_redone"]) == ("reload", 0)
 
 
+def test_a_rank_that_is_to_go_and_has_no_successor_leaves_fresh_checkpoints(
+    start_training: StartTraining,
+) -> None:
+    training = start_training(steps=STEPS, workers=[2, 2], spares=0, cpus=2, checkpoint_steps=10_000)
+    pids = training.ready(spares=0)
+    os.kill(pids[1], signal.SIGTERM)
+    first = training.wait_for(lambda p: p["checkpoint_step"])["checkpoint_step"]
+    last = training.wait_for(lambda p: (p["checkpoint_step"] or 0) > first)["checkpoint_step"]
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    assert_whole(training, training.finish())
+    [loaded] = training.events("CheckpointLoaded")
+    assert loaded["data"]["step"] >= last
+
+
 def test_a_rank_that_was_only_slow_is_kept_as_a_spare_and_counted(
     start_training: StartTraining, tmp_path: Path
 ) -> None:

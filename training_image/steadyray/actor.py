@@ -70,6 +70,9 @@ class Member:
     def leave(self, generation: int, now: bool, save: bool) -> None:
         self._session.leave(generation, now, save)
 
+    def save_often(self, generation: int) -> None:
+        self._session.save_often(generation)
+
     def end(self) -> None:
         self._session.end()
 

@@ -30,6 +30,9 @@ STATE_FILE = "state.pt"
 SET_ASIDE = "set-aside"
 KEEP_LAST = 3
 """The newest ones kept on disk; two good ones must always be there, the third covers a bad one."""
+ENDING_SECONDS = 2.0
+"""Between the checkpoints of a group that is about to lose a rank for good: what it may have to redo."""
+
 READ_TRIES = 4
 READ_PAUSE_SECONDS = 0.5
 """Before the second try; it doubles. A mount that is being renewed or a server that fails over is back by
@@ -90,9 +93,12 @@ class Saver:
     def writing(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def due(self, step: int) -> bool:
+    def due(self, step: int, is_ending: bool = False) -> bool:
+        """Whether to save now; `is_ending` groups save as often as that does not slow them down."""
         if self.writing:
             return False
+        if is_ending and time.monotonic() - self.last_time >= ENDING_SECONDS:
+            return True
         if self.every_steps is not None:
             return step >= self.last_step + self.every_steps
         return self.every_seconds is not None and time.monotonic() - self.last_time >= self.every_seconds

@@ -192,7 +192,7 @@ class Generation:
         sampler.position += 1
         self._state.commit_step()
         self._session.committed(self._state.step, loss, sampler.global_batch, metrics)
-        if self._saver is not None and self._saver.due(self._state.step):
+        if self._saver is not None and self._saver.due(self._state.step, self._session.is_ending()):
             # The copy holds up all ranks, and may take longer than a hang would.
             self._session.phase("save", 600.0, recorded=False)
             self._save()

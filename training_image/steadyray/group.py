@@ -30,6 +30,7 @@ from steadyray.recovery import (
     Loss,
     Patience,
     Regroup,
+    SaveOften,
     Wait,
     decide,
 )
@@ -93,6 +94,8 @@ class Controller:
         self._false_alarms = 0
         self._hangs: list[tuple[int, str]] = []
         self._suspects: dict[str, Suspect] = {}
+        self._saves_often = 0
+        """Generation whose rank 0 was told to."""
         self._short = False
         """Whether there are too few members to go on."""
         self._failed_starts = 0
@@ -151,9 +154,12 @@ class Controller:
             case End():
                 for member in self._ranks:
                     self._members.end(self._members.handles[member])
+            case SaveOften() if self._saves_often != self._generation:
+                self._saves_often = self._generation
+                self._members.save_often(self._members.handles[self._ranks[0]], self._generation)
             case Wait(_, message):
                 self._chronicle.say(message)
-            case Keep() | Done():
+            case Keep() | Done() | SaveOften():
                 pass
 
     # --- what is there ----------------------------------------------------------------------------

@@ -58,6 +58,7 @@ class MemberSession:
         self._stores: dict[int, dist.TCPStore] = {}
         self._leave_at = 0
         self._save_at = 0
+        self._often = 0
         self._leaving = False
         self._parent: str | None = None
         self._checkpoint_step = 0
@@ -200,6 +201,9 @@ class MemberSession:
     def must_save(self) -> bool:
         return self._save_at >= self._report.generation > 0
 
+    def is_ending(self) -> bool:
+        return self._often >= self._report.generation > 0
+
     def total_steps(self, total: int) -> None:
         self._set(total_steps=total)
 
@@ -263,6 +267,9 @@ class MemberSession:
         group = self._group
         if now and group is not None and group.rendezvous.generation <= generation:
             group.abort()
+
+    def save_often(self, generation: int) -> None:
+        self._often = generation
 
     def end(self) -> None:
         with self._condition:

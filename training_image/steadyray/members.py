@@ -182,6 +182,9 @@ class Members:
     def leave(self, handle: Handle, generation: int, now: bool, save: bool = False) -> None:
         handle.actor.leave.remote(generation, now, save)
 
+    def save_often(self, handle: Handle, generation: int) -> None:
+        handle.actor.save_often.remote(generation)
+
     def end(self, handle: Handle) -> None:
         handle.ended = True
         handle.actor.end.remote()

@@ -215,7 +215,12 @@ class Fail:
     member: str | None = None
 
 
-Answer = Keep | Break | Abort | Regroup | Lose | Wait | End | Done | Fail
+@dataclass(frozen=True, slots=True)
+class SaveOften:
+    """A rank will go whom nobody replaces: what is saved until then is all that is left."""
+
+
+Answer = Keep | Break | Abort | Regroup | Lose | Wait | End | Done | Fail | SaveOften
 
 
 # --- rules -------------------------------------------------------------------------------------------
@@ -371,6 +376,11 @@ def group_can_grow(view: GroupView) -> Answer | None:
     return None
 
 
+def rank_goes_unreplaced(view: GroupView) -> Answer | None:
+    """Too few would stay, so it trains until its node is taken, and the rest of the group stops then."""
+    return SaveOften() if any(m.leaving for m in view.current()) else None
+
+
 RULES: tuple[Callable[[GroupView], Answer | None], ...] = (
     user_code_raised,
     train_took_no_part,
@@ -384,6 +394,7 @@ RULES: tuple[Callable[[GroupView], Answer | None], ...] = (
     rank_hangs,
     rank_hands_over,
     group_can_grow,
+    rank_goes_unreplaced,
 )
 
 

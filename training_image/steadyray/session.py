@@ -60,6 +60,9 @@ class Session(Protocol):
     def must_save(self) -> bool:
         """Whether the state is to be saved when this rank leaves, because no other rank stays."""
 
+    def is_ending(self) -> bool:
+        """Whether the group will soon lose a rank that nobody replaces, so that it saves often until then."""
+
     def total_steps(self, total: int) -> None: ...
 
 
@@ -125,6 +128,9 @@ class LocalSession:
         return self._parent, self._checkpoint_step, time.monotonic()
 
     def must_save(self) -> bool:
+        return False
+
+    def is_ending(self) -> bool:
         return False
 
     def total_steps(self, total: int) -> None:
