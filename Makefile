@@ -27,8 +27,8 @@ setup: ## Make .venv from the hashed locks (a second run installs nothing)
 ##@ Cluster
 
 .PHONY: cluster-up
-cluster-up: setup ## Start the cluster of a profile and wait for it (ENV=local)
-	@$(STEADYRAY) cluster up --profile $(ENV)
+cluster-up: setup ## Start the cluster of a profile and wait for it (ENV=local CLUSTER_ARGS=--free-ports)
+	@$(STEADYRAY) cluster up --profile $(ENV) $(CLUSTER_ARGS)
 
 .PHONY: cluster-status
 cluster-status: setup ## Nodes by group, demand, what is missing and why (ENV=local)

@@ -189,8 +189,12 @@ class Gatherer:
                 message=self._node_message,
             )
         self._fetch_log(view.attempt, job)
+        view = replace(view, job=job)
+        if not _waiting(view):
+            return view
         waits = job is not None and job.status is JobStatus.PENDING
-        return replace(view, job=job, capacity=self._fetch_capacity() if waits else Capacity())
+        capacity = self._fetch_capacity() if waits else Capacity()
+        return replace(view, capacity=capacity, no_nodes=self.record.clean(self.maker.failed_start()))
 
     def _lost_its_node(self, view: RunView, job: JobView) -> bool:
         """Whether a job that is called running has lost its driver's node, and makes no progress.

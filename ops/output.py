@@ -26,13 +26,18 @@ class Format(StrEnum):
 def show(data: Any, form: Format, columns: Iterable[str] = ()) -> None:
     """Print rows (a list of mappings) or one mapping; `columns` picks and orders those of the table."""
     if form is Format.JSON:
-        typer.echo(json.dumps(data, indent=2, default=str))
+        typer.echo(json.dumps(_plain(data), indent=2))
     elif form is Format.YAML:
-        typer.echo(yaml.safe_dump(json.loads(json.dumps(data, default=str)), sort_keys=False), nl=False)
+        typer.echo(yaml.safe_dump(_plain(data), sort_keys=False), nl=False)
     elif isinstance(data, Mapping):
         _pairs(data)
     else:
         _rows(list(data), list(columns))
+
+
+def _plain(data: Any) -> Any:
+    """What JSON can hold; it has neither NaN nor infinity, and a loss may be either."""
+    return json.loads(json.dumps(data, default=str), parse_constant=lambda _: None)
 
 
 def _rows(rows: list[Mapping[str, Any]], columns: list[str]) -> None:

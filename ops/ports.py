@@ -97,6 +97,9 @@ class ClusterMaker(Protocol):
     def keep(self) -> None:
         """Starts who keeps the head alive; harmless where he lives. Raises ClusterError."""
 
+    def failed_start(self) -> str:
+        """The newest node that was asked for of late and did not come, and why; empty where none is known."""
+
     def make(self) -> None:
         """Makes it again under the same name; harmless if it is there. Raises ClusterError."""
 

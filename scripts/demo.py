@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import psutil
@@ -166,8 +167,8 @@ def steadyray(*words: str) -> int:
 @contextmanager
 def cluster() -> Iterator[None]:
     """A cluster that is gone afterwards, also after Ctrl-C; nothing may interrupt its end."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     try:
         if code := steadyray("cluster", "up", "--name", CLUSTER, "--free-ports"):
             raise SystemExit(code)
@@ -194,6 +195,11 @@ def stopped(run: Path) -> Iterator[None]:
             steadyray("job", "stop", run.name)
             signal.alarm(0)
         raise
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Taken from `job run`, which would tell how to come back to a run that is stopped here."""
+    raise KeyboardInterrupt
 
 
 def ignore_interrupts() -> None:

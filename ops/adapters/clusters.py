@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from ops import profile
 from ops.adapters import local_cluster
 from ops.adapters.ray_http import RayHttp
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError, UsageError
+from ops.policy.resubmission import WORKER_NODE
 
-WORKER_RESOURCE = {"steadyray_worker": 0.001}
+WORKER_RESOURCE = {WORKER_NODE: 0.001}
 """Every worker node of a cluster of ours has 1000 of it and the head none, so a driver lands on a worker."""
+RECENT_SECONDS = 120.0
+"""A node that did not start before that is another story: the autoscaler tries again within seconds."""
 SOME_CPU = 0.01
 """What a driver asks for elsewhere: it must ask for something, or Ray starts it on the head."""
 
@@ -60,6 +64,13 @@ class LocalMaker:
     def keep(self) -> None:
         local_cluster.keep(self.name)
 
+    def failed_start(self) -> str:
+        failed = local_cluster.folder_of(self.name).read_failed_starts()
+        if not failed or time.time() - (failed[-1].time or 0.0) > RECENT_SECONDS:
+            return ""
+        last = failed[-1]
+        return f"A node of group {last.group} did not start: {last.why.rstrip('.')}; see {last.log}"
+
     def make(self) -> None:
         """Raises ClusterError, whatever went wrong: the run outlives a cluster that is not made at once."""
         folder = local_cluster.folder_of(self.name)
@@ -102,6 +113,9 @@ class AddressMaker:
 
     def keep(self) -> None:
         """Whoever made it looks after it."""
+
+    def failed_start(self) -> str:
+        return ""
 
     def make(self) -> None:
         raise UsageError(

@@ -152,6 +152,7 @@ class FakeMaker:
     made: int = 0
     keeper_gone: bool = False
     kept: int = 0
+    no_nodes: str = ""
 
     def connect(self) -> FakeCluster:
         return self.cluster
@@ -166,6 +167,9 @@ class FakeMaker:
         """The new keeper starts the head again, which kept its state."""
         self.kept += 1
         self.keeper_gone = self.cluster.silent = False
+
+    def failed_start(self) -> str:
+        return self.no_nodes
 
     def make(self) -> None:
         self.made += 1

@@ -26,6 +26,7 @@ from typing import Any
 import httpx
 import psutil
 import yaml
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from ops import render
 from ops.adapters.local_host import Relation, host_of, this_host
@@ -154,7 +155,7 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
     Raises ClusterError with a hint when it cannot be made; then only its profile, floors and logs are
     left, so that it can be tried again by name.
     """
-    with only_one(profile.name):
+    with only_one(profile.name, UP_SECONDS, say):
         found = find(profile.name)
         _refuse_elsewhere(found)
         if found is not None and found.processes:
@@ -189,10 +190,10 @@ def keep(name: str) -> None:
             _wait_until_it_reports(found.folder, keeper)
 
 
-def down(name: str) -> int:
+def down(name: str, say: Callable[[str], None] = lambda _: None) -> int:
     """End a cluster and all it left; returns how many processes were ended. Idempotent, works after a
     crash."""
-    with only_one(name):
+    with only_one(name, UP_SECONDS, say):
         found = find(name)
         _refuse_elsewhere(found)
         if found is None:
@@ -393,8 +394,13 @@ def _lock_file(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def only_one(name: str) -> Iterator[None]:
-    """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind."""
+def only_one(
+    name: str, wait_seconds: float = 0.0, say: Callable[[str], None] = lambda _: None
+) -> Iterator[None]:
+    """One `up` or `down` of a name at a time; the lock goes with its process, so it cannot be left behind.
+
+    Raises ClusterError where the other one is not through within `wait_seconds`.
+    """
     path = _lock_file(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -404,14 +410,19 @@ def only_one(name: str) -> Iterator[None]:
             f"cannot write to {path.parent}: {error.strerror}",
             hint="set STEADYRAY_HOME to a folder that you may write to",
         ) from error
+    busy = f"another command is making or ending cluster {name!r}"
+    patient = Retrying(
+        retry=retry_if_exception_type(BlockingIOError),
+        stop=stop_after_delay(wait_seconds),
+        wait=wait_fixed(0.2),
+        before_sleep=lambda tried: say(f"{busy}: waiting for it") if tried.attempt_number == 1 else None,
+        reraise=True,
+    )
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            patient(fcntl.flock, lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ClusterError(
-                f"another command is making or ending cluster {name!r}",
-                hint="wait for it, then look: steadyray cluster status",
-            ) from None
+            raise ClusterError(busy, hint="wait for it, then look: steadyray cluster status") from None
         yield
 
 

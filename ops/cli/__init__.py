@@ -6,6 +6,8 @@ out; 5 not authorised by the cluster; 70 bug (a report file is written); 130 int
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import shlex
 import sys
@@ -25,6 +27,7 @@ from ops.policy.redaction import HIDDEN, names_secret, redact
 
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 PACKAGES = ("steadyray-ops", "steadyray", "ray", "torch")
 """Whose versions a bug report needs."""
 
@@ -92,8 +95,20 @@ def run(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `steadyray … | head`
         sys.stderr.close()
         return 0
+    except OSError as error:
+        return (
+            no_room(error) if error.errno in NO_ROOM else bug(error, sys.argv[1:] if argv is None else argv)
+        )
     except Exception as error:  # noqa: BLE001  the one handler at the very top
         return bug(error, sys.argv[1:] if argv is None else argv)
+
+
+def no_room(error: OSError) -> int:
+    """A disk that is full is no fault of ours, be it that of the home folder or of a file behind stdout."""
+    note(f"error: cannot write {error.filename or 'the output'}: {error.strerror}")
+    note("hint:  make room there, then type it again")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails once more at its exit
+    return 1
 
 
 def bug(error: Exception, argv: list[str]) -> int:

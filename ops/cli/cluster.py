@@ -89,7 +89,7 @@ def down(name: Name = "local", output: Output = Format.TABLE) -> None:
         steadyray cluster down --name second
     """
     with stderr.status(f"ending cluster {name}"):
-        ended = local_cluster.down(name)
+        ended = local_cluster.down(name, note)
     note(
         f"cluster {name} is gone ({ended} processes ended)" if ended else f"no cluster {name}: nothing to do"
     )
@@ -220,7 +220,7 @@ def scale(
         note(f"{instance} is busy: it leaves when it has been idle; `steadyray node remove` sets a deadline")
     if timeout:
         _wait_for(cluster, group, count, timeout)
-    note(f"group {group} keeps at least {count} nodes")
+    note(f"group {group} keeps at least {count} node{'' if count == 1 else 's'}")
     if output is not Format.TABLE:
         show({"name": name, "group": group, "floor": count, "drained": drained, "busy": busy}, output)
 
@@ -235,7 +235,7 @@ def _group(groups: tuple[scaling.GroupView, ...], name: str) -> scaling.GroupVie
 def _wait_for(cluster: local_cluster.ClusterConnection, group: str, count: int, timeout: float) -> None:
     """Until so many nodes have joined. Watches the provider's files, which costs nothing."""
     deadline = time.monotonic() + timeout
-    with stderr.status(f"waiting for {count} nodes of group {group}"):
+    with stderr.status(f"waiting for group {group} to have {count}"):
         while (ready := local_cluster.ready_nodes(cluster.name, group)) < count:
             if time.monotonic() > deadline:
                 raise OpsTimeoutError(

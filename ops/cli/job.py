@@ -335,9 +335,7 @@ def predict(
     """
     store = _store(name)
     if store.get(MODEL_FILE) is None:
-        raise NotFoundError(
-            f"run {name} has left no {MODEL_FILE}", hint=f"see how far it is: steadyray job status {name}"
-        )
+        raise NotFoundError(f"run {name} has left no {MODEL_FILE}", hint=_why_no_model(store, name))
     options = ["--count", str(count), *(["--input", str(rows)] if rows else [])]
     with _code_of(store) as code:
         words = [sys.executable, "-P", "-c", PREDICT, code, store.url, *options]
@@ -347,6 +345,18 @@ def predict(
         hint = PREDICT_HINTS.get(said.partition(":")[0], "")
         raise OpsError(f"the model of run {name} cannot be used: {said}", hint=hint)
     show(json.loads(answer.stdout), output)
+
+
+def _why_no_model(store: ObStore, name: str) -> str:
+    match submission.finished_state(store):
+        case None:
+            return f"see how far it is: steadyray job status {name}"
+        case RunState.SUCCEEDED:
+            return (
+                f"recipes leave one; another script would have to save it as $STEADYRAY_RUN_DIR/{MODEL_FILE}"
+            )
+        case _:
+            return f"a recipe leaves it at its end; let it go on: steadyray job resume {name}"
 
 
 # --- shared by the commands ---------------------------------------------------------------------------
@@ -403,8 +413,8 @@ def ticks(supervisor: Supervisor) -> Iterator[Tick]:
 def told_how_to_come_back(name: str) -> Iterator[None]:
     """Ctrl-C ends the watching, not the run; say so. SIGTERM and SIGHUP hand the run to the background.
 
-    With those two nobody is there to type the next command. They stay with whoever took or ignored them
-    before: `nohup`, or a program that calls this one and ends the cluster itself.
+    With those two nobody is there to type the next command. All three stay with whoever took or ignored them
+    before: `nohup`, or a program that calls this one and ends run and cluster itself.
     """
     sent: list[int] = []
 
@@ -413,6 +423,7 @@ def told_how_to_come_back(name: str) -> Iterator[None]:
         raise KeyboardInterrupt
 
     ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    leaves_it = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     for number in ours:
         signal.signal(number, leave)
     try:
@@ -420,7 +431,7 @@ def told_how_to_come_back(name: str) -> Iterator[None]:
     except BaseException as error:  # a terminal that was closed makes errors of its own on the way here
         if sent:
             _say(*_handed_over(name), f"end it: steadyray job stop {name}")
-        elif isinstance(error, KeyboardInterrupt):
+        elif isinstance(error, KeyboardInterrupt) and leaves_it:
             _say(*_left_alone(name), f"end it: steadyray job stop {name}")
         raise
     finally:

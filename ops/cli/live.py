@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ops.policy.model import Incident, RunSnapshot, RunState
+from ops.policy.model import FINAL, Incident, RunSnapshot, RunState
 from ops.report_words import CLASSES, clock, seconds_text
 
 LINE_SECONDS = 1.0
@@ -27,6 +27,9 @@ LINE_SECONDS = 1.0
 
 PROGRESS_LINE_SECONDS = 5.0
 """Least time between two plain lines that tell of nothing but progress; logs stay readable."""
+
+SILENT_SECONDS = 3.0
+"""Looks are a second apart at most, so that after this one hangs; nobody should take the picture for new."""
 
 SHOWN_NEWS = 4
 """Of what went wrong, as many lines as stay in sight."""
@@ -42,7 +45,7 @@ STYLES = {
 
 
 class LiveView:
-    """Shows snapshots until it is left. Not safe for several threads."""
+    """Shows snapshots until it is left; `update` belongs to one thread."""
 
     def __init__(
         self,
@@ -55,13 +58,19 @@ class LiveView:
         self._run = run_name
         self._console = console or Console(stderr=True, soft_wrap=False)
         self._now = now
+        self._monotonic = monotonic
+        self._shown: tuple[RunSnapshot, tuple[str, ...], float] | None = None
+        """The newest snapshot, its news and when it came; replaced as a whole, for the other thread."""
         self._screen: Live | None = None
         self._lines = _PlainLines(self._console, monotonic)
         self._news = _News()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            self._screen = Live(console=self._console, refresh_per_second=4, transient=False)
+            # drawn anew by a thread of its own, since a look at a silent cluster takes its seconds
+            self._screen = Live(
+                console=self._console, refresh_per_second=4, transient=False, get_renderable=self._draw
+            )
             self._screen.start()
         return self
 
@@ -76,15 +85,26 @@ class LiveView:
 
     def update(self, snapshot: RunSnapshot) -> None:
         fresh = self._news.take(snapshot, self._now())
+        self._shown = (snapshot, tuple(self._news.lines), self._monotonic())
         if self._screen:
-            self._screen.update(self._picture(snapshot))
+            self._screen.refresh()
             return
         for line in fresh:
             self._lines.news(f"{self._run}: {line}")
         self._lines.state(f"{self._run}: {_state_line(snapshot)}", snapshot)
         self._lines.progress(f"{self._run}: {_state_line(snapshot)}{_progress_line(snapshot)}")
 
-    def _picture(self, snapshot: RunSnapshot) -> RenderableType:
+    def _draw(self) -> RenderableType:
+        if self._shown is None:
+            return Text(f"{self._run}: looks at the cluster", style="dim")
+        snapshot, news, since = self._shown
+        parts = self._picture(snapshot)
+        silent = self._monotonic() - since
+        if silent >= SILENT_SECONDS and snapshot.state not in FINAL:
+            parts.append(Text(f"no answer for {silent:.0f} s; still asking", style="yellow"))
+        return Group(*parts, *(Text(f"  {line}", style="yellow") for line in news))
+
+    def _picture(self, snapshot: RunSnapshot) -> list[RenderableType]:
         parts: list[RenderableType] = [self._head(snapshot)]
         if snapshot.progress is not None:
             parts.append(_progress_bar(snapshot))
@@ -92,10 +112,9 @@ class LiveView:
             parts.append(Text(snapshot.log_line, style="dim", no_wrap=True, overflow="ellipsis"))
         if snapshot.waiting:
             parts.append(Text(f"waiting: {snapshot.waiting}", style="yellow"))
-        if snapshot.message and snapshot.state is not RunState.RUNNING:
+        elif snapshot.message and snapshot.state is not RunState.RUNNING:
             parts.append(Text(snapshot.message, style="dim"))
-        parts += [Text(f"  {line}", style="yellow") for line in self._news.lines]
-        return Group(*parts)
+        return parts
 
     def _head(self, snapshot: RunSnapshot) -> Text:
         head = Text.assemble(
@@ -126,7 +145,7 @@ class _News:
                 fresh.append(line)
             self._known[incident.id] = line
         word = snapshot.progress.message if snapshot.progress else ""
-        if word and word != self._last_word:
+        if word and word != self._last_word and word.rstrip(".") not in snapshot.waiting:
             at = f"{clock(now - snapshot.started)}  " if snapshot.started else ""
             fresh.append(f"{at}{word}")
         self._last_word = word

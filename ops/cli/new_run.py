@@ -5,10 +5,12 @@ Called by `ops.cli.job`.
 
 from __future__ import annotations
 
+import math
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,7 @@ def create(words: list[str], options: Options) -> str:
         created=SystemClock().now(),
     )
     spec = options.applied(spec)
-    if options.name:
+    if options.name is not None:
         return _create_named(spec, options.name, code, options)
     return _create_numbered(spec, stem, code, options)
 
@@ -228,7 +230,13 @@ def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
 
 
 def _amounts(given: list[str] | None) -> dict[str, float]:
-    try:
-        return {k: float(v) for k, v in _pairs(given, "--driver-resource").items()}
-    except ValueError as error:
-        raise UsageError(f"--driver-resource: {error}", hint="type --driver-resource NAME=1") from error
+    amounts: dict[str, float] = {}
+    for name, word in _pairs(given, "--driver-resource").items():
+        with suppress(ValueError):
+            amounts[name] = float(word)
+        if not 0 < amounts.get(name, 0.0) < math.inf:
+            raise UsageError(
+                f"--driver-resource {name}={word}: an amount is a number above 0",
+                hint=f"type --driver-resource {name}=1",
+            )
+    return amounts

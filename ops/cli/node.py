@@ -81,7 +81,8 @@ def remove(
             ticked = drain.tick(removal, nodes, time.monotonic)
             removal = ticked.removal
             line.update(ticked.decision.message)
-            if ticked.decision.reason != last:
+            refused = removal.state is RemovalState.REFUSED  # said as an error below
+            if ticked.decision.reason != last and not refused:
                 note(ticked.decision.message)
                 last = ticked.decision.reason
             if ticked.final:

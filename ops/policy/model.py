@@ -185,6 +185,8 @@ class RunView:
     api: Api = Api.ANSWERS
     cluster_gone: bool = False
     """All processes of the cluster are proven gone; silence alone never sets it."""
+    no_nodes: str = ""
+    """Why nodes that it waits for do not come, where whoever starts them told; without a full stop."""
     keeper_gone: bool = False
     """Processes of the cluster live, but not the one that would start a dead head again."""
     job: JobView | None = None

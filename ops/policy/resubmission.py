@@ -35,6 +35,8 @@ SETUP_GRACE_SECONDS = 30.0
 """The same where nothing is short: its environment is being set up, 10 s on a busy machine."""
 UNKNOWN_GRACE_SECONDS = 3.0
 """A head that just came back lists its jobs a moment later than it answers."""
+WORKER_NODE = "steadyray_worker"
+"""Resource of every worker node of a cluster of ours and of no head; people know it by no such name."""
 KEEPER_GRACE_SECONDS = 2.0
 """A cluster whose processes all die together is gone a moment later, which is another matter."""
 WAITING_PHASES = frozenset({PHASE_WAITING})
@@ -153,7 +155,8 @@ def job_unknown(view: RunView) -> Decision | None:
 def pending(view: RunView) -> Decision | None:
     if view.job is None or view.job.status is not JobStatus.PENDING:
         return None
-    grace = PENDING_GRACE_SECONDS if missing(view.capacity) else SETUP_GRACE_SECONDS
+    short = bool(missing(view.capacity) or view.no_nodes)
+    grace = PENDING_GRACE_SECONDS if short else SETUP_GRACE_SECONDS
     if view.pending_age < grace:
         return Decision(Action.NONE, "Starting", "The job starts.")
     return _wait_for_capacity(view, view.pending_age)
@@ -351,6 +354,7 @@ def _waits_for_capacity(view: RunView) -> bool:
 
 def _wait_for_capacity(view: RunView, waited: float) -> Decision:
     text = shortage(view.capacity, view.progress.message if view.progress else "")
+    text += f" {view.no_nodes}." if view.no_nodes else ""
     limit = view.budgets.wait_seconds
     if waited > limit:
         verdict = Verdict(F.CAPACITY_MISSING, "WaitLimit", f"Waited {limit:.0f} s for capacity. {text}", 1.0)
@@ -373,7 +377,9 @@ def missing(capacity: Capacity) -> list[str]:
     parts = []
     for name, amount in sorted(capacity.asked.items()):
         free, total = capacity.available.get(name, 0.0), capacity.total.get(name, 0.0)
-        if total < amount:
+        if name == WORKER_NODE and total < amount:
+            parts.append("a worker node, the cluster has none")
+        elif total < amount:
             parts.append(f"{name} {amount:g}, the cluster has {total:g}")
         elif free < amount:
             parts.append(f"{name} {amount:g}, {free:g} of {total:g} are free")

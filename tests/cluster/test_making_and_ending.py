@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -280,7 +281,21 @@ def test_a_head_that_does_not_start_leaves_nothing_but_its_log(
     assert LocalMaker("broken").gone(), "a supervisor may try again"
 
 
-def test_of_two_commands_at_once_the_second_is_told(home: Path, small_profile: SmallProfile) -> None:
+def test_of_two_commands_at_once_the_second_waits_and_finds_what_the_first_has_made(
+    home: Path, small_profile: SmallProfile
+) -> None:
+    wanted = small_profile({"name": "twice"})
+    said: list[str] = []
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first, second = [pool.submit(local_cluster.up, wanted, said.append) for _ in range(2)]
+        assert first.result() == second.result()
+        assert said == ["another command is making or ending cluster 'twice': waiting for it"]
+    finally:
+        local_cluster.down("twice")
+
+
+def test_who_does_not_wait_for_another_command_is_told(home: Path) -> None:
     context = multiprocessing.get_context("fork")
     held, done = context.Event(), context.Event()
     other = context.Process(target=hold_lock, args=("busy", held, done))
@@ -288,7 +303,7 @@ def test_of_two_commands_at_once_the_second_is_told(home: Path, small_profile: S
     assert held.wait(20)
     try:
         with pytest.raises(ClusterError, match="another command"):
-            local_cluster.up(small_profile({"name": "busy"}))
+            local_cluster.keep("busy")
     finally:
         done.set()
         other.join(20)

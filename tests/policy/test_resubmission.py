@@ -21,7 +21,7 @@ from ops.policy.model import (
     RunView,
     Verdict,
 )
-from ops.policy.resubmission import backoff_seconds, decide, shortage, state_of
+from ops.policy.resubmission import WORKER_NODE, backoff_seconds, decide, shortage, state_of
 from ops.policy.treatments import TREATMENTS
 
 F = FailureClass
@@ -169,6 +169,12 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         Action.WAIT,
         "ControlPlaneBlind",
     ),
+    (
+        "a node that does not start",
+        view(job=JobView(JobStatus.PENDING), pending_age=9, no_nodes="A node of group cpu did not start: x"),
+        Action.WAIT,
+        "CapacityMissing",
+    ),
     ("a cluster that answers without its keeper", view(keeper_gone=True), Action.NONE, "Running"),
     ("a job that the head has just forgotten", view(job=None), Action.WAIT, "JobUnknown"),
     ("a job that the head has forgotten", view(job=None, unknown_age=5), Action.RESUBMIT, "HeadLost"),
@@ -273,6 +279,14 @@ SITUATIONS: list[tuple[str, RunView, Action, str]] = [
         "Preempted",
     ),
 ]
+
+
+def test_a_wait_names_in_people_s_words_what_is_missing_and_the_node_that_did_not_start() -> None:
+    capacity = Capacity({WORKER_NODE: 0.001})
+    why = "A node of group cpu did not start: no memory"
+    waits = view(job=JobView(JobStatus.PENDING), pending_age=9, capacity=capacity, no_nodes=why)
+    message = decide(waits).message
+    assert message.startswith(f"The job asks for a worker node, the cluster has none. {why}. Waits for it")
 
 
 @pytest.mark.parametrize(("name", "seen", "action", "reason"), SITUATIONS, ids=[s[0] for s in SITUATIONS])

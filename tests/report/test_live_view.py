@@ -62,6 +62,31 @@ def test_without_a_terminal_progress_comes_in_plain_lines() -> None:
     ]
 
 
+def test_a_picture_that_is_old_says_so() -> None:
+    shown = Shown(terminal=True)
+    with shown.view:
+        shown.at(0, RUNNING)
+        assert "no answer" not in shown.file.getvalue()
+        shown.watch.time = 9.0
+        assert shown.view._screen is not None
+        shown.view._screen.refresh()
+        assert "no answer for 9 s; still asking" in shown.file.getvalue()
+
+
+def test_what_is_waited_for_is_said_once() -> None:
+    why = "1 of at least 2 workers are ready. A node of group cpu did not start: no memory."
+    waiting = replace(
+        RUNNING, state=RunState.WAITING, waiting=why, message=why,
+        progress=replace(PROGRESS, message="1 of at least 2 workers are ready"),
+    )  # fmt: skip
+    for terminal in (True, False):
+        shown = Shown(terminal=terminal, width=200)
+        with shown.view:
+            shown.at(0, waiting)
+        last = shown.file.getvalue().rpartition("digits")[2]
+        assert last.count("of at least 2 workers are ready") == 1
+
+
 def test_nothing_is_written_while_nothing_changes() -> None:
     shown = Shown()
     with shown.view:

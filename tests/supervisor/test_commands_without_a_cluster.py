@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from steadyray import models
 
@@ -44,6 +45,19 @@ def test_a_run_without_a_model_says_so(tmp_path: Path) -> None:
     answer = desk.run("job", "predict", "young")
     assert answer.returncode == 1
     assert "has left no model.pt" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "hint"), [("Succeeded", "recipes leave one"), ("Failed", "job resume young")]
+)
+def test_a_finished_run_without_a_model_says_where_one_comes_from(
+    tmp_path: Path, state: str, hint: str
+) -> None:
+    desk = Desk(tmp_path, tmp_path / "home", "none")
+    store = open_store(str(desk.home / "runs"), "young")
+    store.put("spec.json", b"{}")
+    store.put("result.json", json.dumps({"state": state}).encode())
+    assert hint in desk.run("job", "predict", "young").stderr
 
 
 def test_a_damaged_run_is_listed_as_damaged_and_hides_no_other(tmp_path: Path) -> None:

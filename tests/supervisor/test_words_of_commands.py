@@ -33,6 +33,26 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--driver-resource", "CPU=nan"), "an amount is a number above 0"),
+        (("--driver-resource", "CPU=inf"), "an amount is a number above 0"),
+        (("--driver-resource", "CPU=-1"), "an amount is a number above 0"),
+        (("--driver-resource", "CPU=two"), "an amount is a number above 0"),
+        (("--time-limit", "nan"), "Invalid value for '--time-limit'"),
+        (("--name", ""), "cannot be the name of a run"),
+    ],
+)
+def test_an_option_without_sense_is_refused_before_anything_is_made(
+    desk: Desk, words: tuple[str, ...], told: str
+) -> None:
+    answer = desk.run("job", "submit", "--cluster", NOWHERE, *words, "--", "python", "-c", "0")
+    assert answer.returncode == 2
+    assert told in answer.stderr
+    assert not (desk.home / "runs").exists() or not list((desk.home / "runs").iterdir())
+
+
 def keep_run(desk: Desk, name: str, **known: Any) -> ObStore:
     spec = {"name": name, "entrypoint": ("python", "x.py"), "code_hash": "0", "cluster": NOWHERE, **known}
     store = open_store(str(desk.home / "runs"), name)

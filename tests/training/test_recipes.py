@@ -52,6 +52,13 @@ def test_our_own_recipes_are_right(path: Path) -> None:
         ({**GOOD, "optimizer": {"lr": "fast"}}, "optimizer.lr: Input should be a valid number"),
         ({**GOOD, "epochs": 1.5}, "epochs: Input should be a valid integer"),
         ({"data": {"name": "digits"}, "epochs": 1}, "model: Field required"),
+        ({**GOOD, "lr": 0.1}, "unknown key 'lr'; did you mean 'optimizer.lr'?"),
+        ({**GOOD, "workers": 2}, "workers is a section and has no value of its own; its keys: workers.cpus,"),
+        ({**GOOD, "seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({**GOOD, "optimizer": {"lr": float("inf")}}, "optimizer.lr: Input should be a finite number"),
+        ({**GOOD, "step_seconds": float("nan")}, "step_seconds: Input should be a finite number"),
+        ("data: {name: digits}\nepochs: 1\nepochs: 2\n", "the key 'epochs' stands there twice"),
+        ("[" * 5000, "nested too deeply"),
         ([1], "a recipe is a mapping with at least `data` and `model`"),
         ("", "a recipe is a mapping with at least `data` and `model`"),
         ("data: [", "not valid YAML"),
@@ -74,6 +81,28 @@ def test_overrides_are_yaml_and_may_lie_in_sections_that_the_recipe_does_not_hav
     made = recipe(GOOD, "optimizer.lr=1e-3", "workers.max=2", "model.options.hidden=[8, 8]", "seed=5")
     assert (made.optimizer.lr, made.workers.max, made.seed) == (0.001, 2, 5)
     assert made.model.options == {"hidden": [8, 8]}
+
+
+def test_numbers_may_be_written_as_people_write_them(recipe: Any) -> None:
+    """YAML 1.1 calls 1e-4 a text, which is a wrong weight decay that is noticed in the middle of a job."""
+    made = recipe(
+        "data: {name: digits}\nmodel: {name: mlp}\nepochs: 1\noptimizer: {options: {weight_decay: 1e-4}}\n",
+        "optimizer.options.eps=5E-8",
+    )
+    assert made.optimizer.options == {"weight_decay": 1e-4, "eps": 5e-8}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"data: {name: d\xefgits}", "not UTF-8 text"), (None, "cannot be read")]
+)
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(RecipeError, match=message):
+        load(path)
 
 
 def test_an_override_may_take_a_key_away(recipe: Any) -> None:

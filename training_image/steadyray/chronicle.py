@@ -129,7 +129,7 @@ class Chronicle:
         self._writer.event(
             EventKind.RECOVERED, generation=self._generation, incident=incident.id, depth=incident.depth,
             from_step=incident.from_step, steps_redone=redone, world_size=self._world_size,
-            lost=incident.ranks, seconds_detection=incident.detected - incident.last_step_time,
+            lost=incident.ranks, seconds_detection=max(0.0, incident.detected - incident.last_step_time),
             seconds_total=at - incident.last_step_time, last_step_time=incident.last_step_time,
             first_new_step_time=at, false_alarm=False,
         )  # fmt: skip

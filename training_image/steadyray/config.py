@@ -6,7 +6,8 @@ Unknown keys are refused with the nearest right one; `key=value` on the command 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,30 @@ class RecipeError(ValueError):
     """A recipe that cannot be used; the message names the file, the key and the fix."""
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML as people write recipes: `1e-4` is a number as in YAML 1.2, and a key stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name in seen and name != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {name!r} stands there twice", key.start_mark
+                )
+            seen.add(name or id(key))
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Data(_Section):
@@ -92,7 +115,7 @@ class Recipe(_Section):
     batch_size: PositiveInt = 64
     """Global batch: it stays the same whatever the number of workers is."""
     micro_batch_size: PositiveInt | None = None
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
     workers: Workers = Field(default_factory=lambda: Workers.model_validate({}))
     checkpoints: Checkpoints = Checkpoints()
     hang: Hang = Hang()
@@ -111,9 +134,15 @@ class Recipe(_Section):
 def load(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read a recipe and apply `key.sub=value` overrides, whose values are YAML. Raises RecipeError."""
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise RecipeError(f"{path}: no such recipe") from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}): save it as UTF-8") from error
+    except RecursionError as error:
+        raise RecipeError(f"{path}: nested too deeply") from error
     except yaml.YAMLError as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(content, dict):
@@ -141,18 +170,26 @@ def _override(content: dict[str, Any], override: str) -> None:
         if not isinstance(target, dict):
             raise RecipeError(f"{override!r}: {section} is a value, not a section")
     try:
-        target[last] = yaml.safe_load(value)
+        target[last] = yaml.load(value, _Loader)
     except yaml.YAMLError as error:
         raise RecipeError(f"{override!r}: the value is not valid YAML: {error}") from error
 
 
 def _explain(source: str, error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "recipe"
+    if error["type"] == "model_type" and error["loc"]:
+        keys = ", ".join(f"{where}.{key}" for key in _keys(error["loc"]))
+        return f"{source}: {where} is a section and has no value of its own; its keys: {keys}"
     if error["type"] != "extra_forbidden":
         return f"{source}: {where}: {error['msg']}"
-    nearest = difflib.get_close_matches(str(error["loc"][-1]), _keys(error["loc"][:-1]), n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {', '.join(_keys(error['loc'][:-1]))}"
-    return f"{source}: unknown key {where!r}{hint}"
+    return f"{source}: unknown key {where!r}{_nearest(error['loc'])}"
+
+
+def _nearest(location: tuple[str | int, ...]) -> str:
+    name, siblings = str(location[-1]), _keys(location[:-1])
+    elsewhere = [path for path in _paths(Recipe) if path.rpartition(".")[2] == name]
+    near = elsewhere or difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(siblings)}"
 
 
 def _keys(location: tuple[str | int, ...]) -> list[str]:
@@ -160,3 +197,11 @@ def _keys(location: tuple[str | int, ...]) -> list[str]:
     for part in location:
         model = model.model_fields[part].annotation
     return sorted(model.model_fields)
+
+
+def _paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every key by its full name, such as `optimizer.lr`."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _paths(field.annotation, f"{prefix}{name}.")

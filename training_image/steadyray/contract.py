@@ -189,6 +189,30 @@ class RankStatus(Record):
     time: float = 0.0
 
 
+_FIGURES: tuple[tuple[str, type[int] | type[float], int | None], ...] = (
+    ("step", int, 0),
+    ("total_steps", int, None),
+    ("world_size", int, 1),
+    ("spares", int, 0),
+    ("generation", int, 1),
+    ("attempt", int, 1),
+    ("checkpoint_step", int, None),
+    ("epoch", float, None),
+    ("loss", float, None),
+    ("samples_per_second", float, None),
+    ("step_seconds", float, None),
+    ("time", float, 0),
+)
+"""Figures of a Progress: name, kind, and what stands for one that makes no sense."""
+
+
+def _number(value: Any, kind: type[int] | type[float], otherwise: int | None) -> int | float | None:
+    try:
+        return otherwise if value is None else kind(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+
+
 @dataclass(frozen=True, slots=True)
 class Progress(Record):
     """`attempts/<n>/progress.json`, replaced at most about once a second.
@@ -214,6 +238,11 @@ class Progress(Record):
     message: str = ""
     """What just went wrong and what is being done about it; empty when nothing is."""
     time: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Scripts of any kind write this file too: what is no number must end neither view nor supervisor."""
+        for name, kind, otherwise in _FIGURES:
+            object.__setattr__(self, name, _number(getattr(self, name), kind, otherwise))
 
 
 @dataclass(frozen=True, slots=True)
