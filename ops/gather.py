@@ -231,7 +231,7 @@ class Gatherer:
             return
         self._log_due = now + LOG_PAUSE_SECONDS
         try:
-            tail = self.record.clean(self.client().log_tail(self.id(attempt)))
+            tail = self.record.clean(self.client().log_tail(self.id(attempt)), cut=True)
         except ClusterError:
             return
         if tail and tail != self._heard:
@@ -287,7 +287,7 @@ class Gatherer:
         elif lost:
             said = "the head answers and does not know the job"
         acts = [a for a in view.history if a.attempt == view.attempt and a.action == Action.STOP]
-        job = replace(view.job, message=self.record.clean(view.job.message)) if view.job else None
+        job = replace(view.job, message=self.record.clean(view.job.message, cut=True)) if view.job else None
         hint = replace(view.hint, message=self.record.clean(view.hint.message)) if view.hint else None
         return failure.classify(
             failure.gather_evidence(

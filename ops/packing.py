@@ -23,9 +23,25 @@ SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", ".venv", "venv", ".steadyray", "__pycache__", ".mypy_cache", ".ruff_cache"}
     | {".pytest_cache", ".hypothesis", ".tox", "node_modules", ".idea", ".vscode"}
 )
-SECRETS = (".env*", "*.pem", "*.key", "id_rsa*")
+SECRETS = (
+    *(
+        ".env*",
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.kdbx",
+        "id_rsa*",
+        "id_dsa*",
+        "id_ecdsa*",
+        "id_ed25519*",
+    ),
+    *(".netrc", "_netrc", ".git-credentials", ".pypirc", ".npmrc", ".pgpass", ".htpasswd", ".boto", ".s3cfg"),
+    *("application_default_credentials.json", "service-account*.json", "service_account*.json"),
+)
+SECRET_FOLDERS = frozenset({".aws", ".ssh", ".kube", ".docker", ".gnupg", ".azure", ".gcloud", "gcloud"})
 """Stay at home: the zip is kept with the run and lies in the head's memory. Told in docs/training.md."""
-SKIPPED = ("*.pyc", "*.pyo", "*.egg-info", *SECRETS)
+SKIPPED = ("*.pyc", "*.pyo", "*.egg-info")
 MOST_BYTES = 100 * 1024 * 1024
 """Before packing, so that nothing is read for the answer. Ray refuses packages above 500 MiB and keeps them
 in the head's memory; data belongs elsewhere."""
@@ -70,18 +86,47 @@ def entry_sources() -> dict[str, bytes]:
     return {name: (package / name).read_bytes() for name in ("entry.py", "contract.py")}
 
 
+def left_out(folder: Path) -> list[str]:
+    """What a person might miss, a phrase a path: usual secrets, links that lead nowhere or in a circle."""
+    return [f"{path.relative_to(folder)} ({why})" for path, why in sorted(_walk(folder)) if why]
+
+
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
     """Files to pack with their sizes, in bytes."""
-    for parent, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [name for name in folders if _is_packed(name)]
-        for path in (Path(parent) / name for name in names if _is_packed(name)):
-            with _named(path):
-                if path.is_file():
-                    yield path, path.stat().st_size
+    for path, why in _walk(folder):
+        with _named(path):
+            if not why and path.is_file():
+                yield path, path.stat().st_size
 
 
-def _is_packed(name: str) -> bool:
-    return name not in SKIPPED_FOLDERS and not any(fnmatch(name, pattern) for pattern in SKIPPED)
+def _walk(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Files, each with why it stays at home; a link to a folder travels as the folder that it leads to."""
+    for parent, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        kept = [Path(parent) / name for name in folders if name not in SKIPPED_FOLDERS and not _skipped(name)]
+        reasons = {path: _why_no_folder(path, folder) for path in kept}
+        folders[:] = [path.name for path in kept if not reasons[path]]
+        yield from ((path, why) for path, why in reasons.items() if why)
+        for path in (Path(parent) / name for name in names if not _skipped(name)):
+            yield path, _why_no_file(path)
+
+
+def _skipped(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in SKIPPED)
+
+
+def _why_no_folder(path: Path, folder: Path) -> str:
+    if path.name in SECRET_FOLDERS:
+        return "usually holds secrets"
+    inside = [path.parent, *(p for p in path.parent.parents if p.is_relative_to(folder))]
+    if path.is_symlink() and path.resolve() in {p.resolve() for p in inside}:
+        return "a link in a circle"
+    return ""
+
+
+def _why_no_file(path: Path) -> str:
+    if any(fnmatch(path.name, pattern) for pattern in SECRETS):
+        return "usually holds secrets"
+    return "a link to nothing" if path.is_symlink() and not os.path.exists(path) else ""
 
 
 def _name(path: Path, folder: Path) -> str:

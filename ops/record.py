@@ -43,8 +43,8 @@ class Recorder:
         self.id = f"supervisor-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._seq = 0
 
-    def clean(self, text: str) -> str:
-        return redact(text, self._hidden)
+    def clean(self, text: str, *, cut: bool = False) -> str:
+        return redact(text, self._hidden, cut=cut)
 
     def read(self, path: str) -> dict[str, Any] | None:
         """A JSON record; None if it is not there or not whole yet (not every writer is atomic)."""

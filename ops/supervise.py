@@ -281,6 +281,7 @@ class Supervisor:
             contract.ENV_RUN: self.spec.name,
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_RUN_DIR: run_dir,
+            contract.ENV_SECRETS: ",".join(self.spec.secret_env),
             "PYTHONUNBUFFERED": "1",
         }
         return JobRequest(

@@ -17,7 +17,7 @@ from typing import Any
 
 from steadyray import contract
 
-from ops import submission
+from ops import packing, submission
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
 from ops.adapters.run_store import open_store, run_names
@@ -26,6 +26,7 @@ from ops.errors import NotFoundError, OpsError, UsageError
 from ops.output import note
 from ops.spec import RunSpec
 
+SHOWN_LEFT_OUT = 5
 BAD_RECIPE = 2
 CHECK_RECIPE = f"""
 import sys
@@ -119,7 +120,7 @@ def create(words: list[str], options: Options) -> str:
     if options.name is None and (running := _running(stem, command, options)):
         return running
     cpus, resources = made_by.driver()
-    code_hash, code = submission.pack(folder)
+    code_hash, code = _pack(folder)
     spec = RunSpec(
         schema=contract.SCHEMA,
         name=options.name or "run",
@@ -144,9 +145,17 @@ def reopen(name: str, options: Options) -> None:
     spec, code = options.applied(submission.find_spec(store, name)), None
     if options.working_dir is not None:
         _check_recipe(options.working_dir, spec.recipe, spec.entrypoint)
-        code_hash, code = submission.pack(options.working_dir)
+        code_hash, code = _pack(options.working_dir)
         spec = spec.model_copy(update={"code_hash": code_hash})
     submission.reopen(store, SystemClock(), spec, code)
+
+
+def _pack(folder: Path) -> tuple[str, bytes]:
+    code_hash, code = submission.pack(folder)
+    if missed := packing.left_out(folder):
+        more = f" and {len(missed) - SHOWN_LEFT_OUT} more" if len(missed) > SHOWN_LEFT_OUT else ""
+        note(f"not sent along: {', '.join(missed[:SHOWN_LEFT_OUT])}{more}")
+    return code_hash, code
 
 
 def _check_recipe(folder: Path, recipe: str | None, command: tuple[str, ...]) -> None:

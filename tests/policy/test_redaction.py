@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 from ops import submission
 from ops.adapters.fakes import FakeClock, MemoryStore
 from ops.errors import UsageError
-from ops.policy.redaction import HIDDEN, names_secret, redact, redact_record, too_plain
+from ops.policy.redaction import HIDDEN, SHORTEST_REST, names_secret, redact, redact_record, too_plain
 from ops.record import Recorder
 from ops.spec import RunSpec
 
@@ -36,6 +39,20 @@ CREDENTIALS = [
     ("password='two words here'", "words"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----", "MIIEow"),
     ("HUB_TOKEN=abcdef123456", "abcdef123456"),
+    ("train.py --password hunter2hunter2 --lr 1", "hunter2hunter2"),
+    ("train.py --hf-token 'abcd efgh'", "abcd"),
+    ("git clone https://0123456789abcdef0123@host/repo", "0123456789abcdef0123"),
+    ("$ wandb login --relogin 0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4", "SflKxwRJSMeKKF2QT4"),
+    ("glpat-AbCdEfGhIjKlMnOpQrSt", "AbCdEfGhIjKlMnOpQrSt"),
+    ("key=AIzaSyA-1234567890abcdefghijklmnopqrstu", "1234567890abcdef"),
+    ("passphrase=correct-horse", "correct-horse"),
+    ("Server=db;Uid=me;Pwd=hunter22;", "hunter22"),
+    ("DefaultEndpointsProtocol=https;AccountKey=abcd1234efgh==;", "abcd1234efgh"),
+    ("proxy: Basic dXNlcjpwYXNzd29yZDE=", "dXNlcjpwYXNzd29yZDE"),
+    ("Set-Cookie: session=abcdef0123456789; Path=/", "abcdef0123456789"),
+    ("AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY12", "wJalrXUtnFEMI"),
+    ("https://h/x?X-Amz-Credential=AKIA%2F2026&x=1", "AKIA%2F2026"),
 ]
 
 
@@ -59,6 +76,14 @@ def test_a_credential_in_a_known_shape_is_hidden(text: str, secret: str) -> None
         "max_tokens=1000000",
         "https://example.org/x?max_tokens=1000000",
         "eos_token_id=50256000 pad_token=<|endoftext|>",
+        "PWD=/root/work OLDPWD=/root",
+        "train.py --max-tokens 512 --tokenizer-name gpt2 --secret-env HF_TOKEN --token-file /run/token",
+        "steadyray job run --secret-env WANDB_API_KEY -- python t.py",
+        "git@github.com:org/repo ssh://git@host/x author@example.org https://host/a@b",
+        "password policy: ok, login successful, basic training of 12 epochs, pass rate 0.93",
+        "checkpoints/0000000200-0001-0001 sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c",
+        "sk-learn and scikit-learn; hf_hub; npm_config; AIzawa",
+        "wandb login succeeded",
     ],
 )
 def test_ordinary_text_is_left_as_it_is(text: str) -> None:
@@ -72,6 +97,84 @@ SECRETS = st.text(min_size=6, max_size=30).filter(lambda s: s.strip() and not to
 def test_a_named_value_never_survives_wherever_it_stands(before: str, secret: str, after: str) -> None:
     cleaned = redact(before + secret + after, [secret])
     assert secret not in cleaned.replace(HIDDEN, "")
+
+
+SECRET = "sEcr3t/with+odd=chars-42"
+
+
+def encodings() -> dict[str, str]:
+    raw = SECRET.encode()
+    return {
+        "wrapped": f"{SECRET[:9]}\n{SECRET[9:]}",
+        "wrapped twice, by Ray": f"(pid=7) {SECRET[:5]}\n(pid=7) {SECRET[5:11]}\n(pid=7)   {SECRET[11:]}",
+        "wrapped in JSON": json.dumps(f"{SECRET[:9]}\n{SECRET[9:]}"),
+        "percent": quote(SECRET, safe=""),
+        "hex": raw.hex(),
+        "base64": base64.b64encode(raw).decode(),
+        "base64 of user and it": base64.b64encode(b"user:" + raw + b"\n").decode(),
+        "base64 for URLs": base64.urlsafe_b64encode(b"ab" + raw).decode(),
+        "base64 in lines": base64.encodebytes(b"a" * 50 + raw).decode(),
+    }
+
+
+@pytest.mark.parametrize("how", encodings())
+def test_a_named_value_is_found_in_its_usual_disguises(how: str) -> None:
+    text = encodings()[how]
+    cleaned = redact(f"before {text} after", [SECRET])
+    assert HIDDEN in cleaned
+    seen = "".join(cleaned.replace(HIDDEN, "").split())
+    for size in (9, 12):
+        parts = [text[i : i + size] for i in range(len(text)) if SECRET[4:12] in text]
+        assert not any(part in seen for part in parts if part.strip() and part in SECRET)
+    assert cleaned.startswith("before ")
+    assert cleaned.endswith(" after")
+
+
+@given(st.binary(max_size=9), st.binary(max_size=9))
+def test_base64_of_anything_around_a_named_value_tells_nothing_of_it(before: bytes, after: bytes) -> None:
+    encoded = base64.b64encode(before + SECRET.encode() + after).decode()
+    cleaned = redact(encoded, [SECRET])
+    # the letters at its ends hold bits of a neighbour as well
+    assert base64.b64encode(SECRET.encode()).decode()[4:-8] not in cleaned
+    assert HIDDEN in cleaned
+
+
+@given(st.integers(SHORTEST_REST, len(SECRET) - 1))
+def test_no_part_of_a_named_value_stays_where_a_text_was_cut(size: int) -> None:
+    assert redact(f"{SECRET[-size:]} and the rest", [SECRET], cut=True) == f"{HIDDEN} and the rest"
+    assert redact(f"the rest and {SECRET[:size]}", [SECRET], cut=True) == f"the rest and {HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "a ",
+        "=",
+        "://",
+        "--password ",
+        "eyJ.",
+        "\\",
+        "'\"",
+        "token",
+        "pwd:",
+        "wandb login ",
+        "eyJaaaaaaaaa-",
+        "https.",
+        "x=",
+        "-",
+    ],
+)
+def test_the_work_grows_with_the_text_and_not_faster(unit: str) -> None:
+    def seconds(size: int) -> float:
+        text = unit * (size // len(unit))
+        began = time.process_time()
+        redact(text, [SECRET])
+        return time.process_time() - began
+
+    seconds(1000)
+    small = min(seconds(25_000) for _ in range(3))
+    assert min(seconds(100_000) for _ in range(2)) < 8 * small + 0.2, "four times the text, not sixteen"
 
 
 def test_a_secret_that_contains_another_leaves_no_rest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 
 import pytest
@@ -81,10 +82,12 @@ def test_a_secret_appears_in_no_file_of_the_run_and_in_no_output(desk: Desk) -> 
     token = token_file.read_text().strip()
     desk.environment["MY_SETTING"] = secret
     text = (
-        "import os, pathlib\n"
+        "import base64, os, pathlib\n"
         "value = os.environ['MY_SETTING']\n"
         "print('setting', value, 'url', 'https://u:pw12345@h/x?sig=abcdefg')\n"
         f"print('token', pathlib.Path({str(token_file)!r}).read_text())\n"
+        "print('wrapped', value[:9] + '\\n' + value[9:])\n"
+        "print('encoded', base64.b64encode(b'user:' + value.encode()).decode())\n"
         "raise RuntimeError('with ' + value)\n"
     )
     script = desk.script("train.py", text)
@@ -97,7 +100,8 @@ def test_a_secret_appears_in_no_file_of_the_run_and_in_no_output(desk: Desk) -> 
     assert "setting [redacted]" in output
     files = [p for p in desk.directory("secretive").rglob("*") if p.is_file()]
     assert len(files) > 5
-    for hidden in (secret, token, "pw12345", "sig=abcdefg"):
+    in_base64 = base64.b64encode(b"user:" + secret.encode()).decode()[8:-4]
+    for hidden in (secret, secret[9:], in_base64, token, "pw12345", "sig=abcdefg"):
         assert hidden not in output
         assert not [p for p in files if hidden.encode() in p.read_bytes() and "code/" not in str(p)]
 

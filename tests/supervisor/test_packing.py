@@ -88,7 +88,12 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [".env", ".env.local", "tls/server.pem", "tls/server.key", "id_rsa", "id_rsa.pub"]
+    "path",
+    [
+        *(".env", ".env.local", "tls/server.pem", "tls/server.key", "id_rsa", "id_rsa.pub", "id_ed25519"),
+        *(".netrc", ".git-credentials", ".pypirc", ".aws/credentials", ".ssh/config", ".kube/config"),
+        *(".docker/config.json", "gcloud/application_default_credentials.json", "service-account-x.json"),
+    ],
 )
 def test_what_usually_holds_a_secret_stays_at_home(tmp_path: Path, path: str) -> None:
     (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -96,3 +101,34 @@ def test_what_usually_holds_a_secret_stays_at_home(tmp_path: Path, path: str) ->
     (tmp_path / "environment.py").write_text("x")
     kept = {name for name in names(packing.pack(tmp_path)[1]) if not name.startswith(packing.ENTRY_FOLDER)}
     assert kept == {"environment.py"}
+    [told] = packing.left_out(tmp_path)
+    assert "usually holds secrets" in told
+
+
+def test_a_package_that_is_a_link_travels_as_what_it_leads_to(tmp_path: Path) -> None:
+    outside, project = tmp_path / "shared/common", tmp_path / "project"
+    outside.mkdir(parents=True)
+    project.mkdir()
+    (outside / "__init__.py").write_text("x = 1")
+    (project / "common").symlink_to(outside)
+    code_hash, data = packing.pack(project)
+    assert "common/__init__.py" in names(data)
+    (project / "common").unlink()
+    (project / "common").mkdir()
+    (project / "common/__init__.py").write_text("x = 1")
+    assert packing.pack(project)[0] == code_hash, "the code is the same, however it lies there"
+
+
+def test_links_in_a_circle_and_to_nothing_are_told_and_end_no_walk(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mod.py").write_text("")
+    (tmp_path / "a/b").symlink_to(tmp_path / "b")
+    (tmp_path / "b/a").symlink_to(tmp_path / "a")
+    (tmp_path / "up").symlink_to(tmp_path)
+    (tmp_path / "data").symlink_to("/nonexistent/data")
+    kept = {name for name in names(packing.pack(tmp_path)[1]) if not name.startswith(packing.ENTRY_FOLDER)}
+    assert kept == {"a/mod.py", "b/mod.py", "a/b/mod.py", "b/a/mod.py"}
+    told = packing.left_out(tmp_path)
+    assert "data (a link to nothing)" in told
+    assert "up (a link in a circle)" in told

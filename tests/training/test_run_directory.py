@@ -111,3 +111,19 @@ def test_without_a_run_directory_nothing_is_written_anywhere(
     writer.progress(contract.Progress(step=1))
     writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_value_of_a_secret_variable_is_written_into_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = 'quoted "and" long-4711'
+    monkeypatch.setenv(contract.ENV_SECRETS, "HUB_TOKEN,UNSET")
+    monkeypatch.setenv("HUB_TOKEN", secret)
+    writer = RunWriter(tmp_path, 1)
+    writer.failure(contract.Failure("UserError", f"bad token {secret}", traceback=f"f({secret!r})"))
+    writer.event(contract.EventKind.RANK_LOST, reason=secret)
+    writer.text("stacks.txt", f"token = {secret}")
+    writer.close()
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) == 3
+    assert all("4711" not in p.read_text() and "[redacted]" in p.read_text() for p in files)

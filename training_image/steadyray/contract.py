@@ -23,6 +23,9 @@ ENV_RUN_DIR = "STEADYRAY_RUN_DIR"
 ENV_RESUME_FROM = "STEADYRAY_RESUME_FROM"
 """Path of the newest good checkpoint folder; empty or absent when there is none."""
 
+ENV_SECRETS = "STEADYRAY_SECRETS"
+"""Names of variables, joined by commas, whose values may stand in nothing that is written down."""
+
 PHASE_WAITING = "waiting"
 """Phase of a run whose ranks wait for capacity."""
 

@@ -31,6 +31,7 @@ from steadyray.collective import (
 )
 from steadyray.contract import FailureClass
 from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Report, Settings
+from steadyray.rundir import hide
 from steadyray.session import Place
 from steadyray.state import State, StateDict
 
@@ -298,11 +299,11 @@ def _class_of(error: BaseException) -> FailureClass:
 
 def _words(error: BaseException) -> str:
     try:
-        return str(error)
+        return hide(str(error))  # before it is cut, or a part of a secret would stay
     except Exception as again:  # noqa: BLE001  or the training thread would end without a word, as a hang
         return f"(its message cannot be made: {type(again).__name__})"
 
 
 def _user_traceback(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error))
+    text = hide("".join(traceback.format_exception(error)))
     return text[-20_000:]
