@@ -358,7 +358,7 @@ def predict(
     show(json.loads(answer.stdout), output)
 
 
-def _why_no_model(store: ObStore, name: str) -> str:
+def _why_no_model(store: RunStore, name: str) -> str:
     match submission.finished_state(store):
         case None:
             return f"see how far it is: steadyray job status {name}"

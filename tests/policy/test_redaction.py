@@ -76,7 +76,7 @@ def test_a_credential_in_a_known_shape_is_hidden(text: str, secret: str) -> None
         "max_tokens=1000000",
         "https://example.org/x?max_tokens=1000000",
         "eos_token_id=50256000 pad_token=<|endoftext|>",
-        "PWD=/root/work OLDPWD=/root",
+        "PWD=/srv/work OLDPWD=/srv",
         "train.py --max-tokens 512 --tokenizer-name gpt2 --secret-env HF_TOKEN --token-file /run/token",
         "steadyray job run --secret-env WANDB_API_KEY -- python t.py",
         "git@github.com:org/repo ssh://git@host/x author@example.org https://host/a@b",
