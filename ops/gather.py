@@ -17,9 +17,21 @@ from steadyray.contract import EventKind, Failure, Progress
 
 from ops.errors import AuthError, ClusterError, NotFoundError, UnreachableError
 from ops.policy import failure, progress
-from ops.policy.model import Action, Api, Capacity, JobStatus, JobView, PastAction, RunState, RunView, Verdict
+from ops.policy.model import (
+    Action,
+    Api,
+    Capacity,
+    JobStatus,
+    JobView,
+    PastAction,
+    RunState,
+    RunView,
+    Verdict,
+    WorkerError,
+)
 from ops.policy.progress import Watch
 from ops.policy.resubmission import WAITING_PHASES
+from ops.policy.worker_errors import from_records
 from ops.ports import Clock, ClusterMaker, RayCluster
 from ops.presence import MARK
 from ops.record import Recorder
@@ -141,6 +153,7 @@ class Gatherer:
             checkpoint_step=max(steps, default=0),
             hint=Failure.from_json(hint) if hint else None,
             started=contract.started(view.attempt) in attempts,
+            worker_errors=self._worker_errors(view.attempt, attempts),
             submitted=view.attempt > 0 and self.record.has_event(EventKind.ATTEMPT_SUBMITTED, view.attempt),
         )
 
@@ -150,6 +163,12 @@ class Gatherer:
         folder = f"{contract.attempt_dir(attempt)}/ranks/"
         ranks = [r for p in attempts if p.startswith(folder) and (r := self.record.read(p))]
         return from_ranks(ranks, attempt) if ranks else None
+
+    def _worker_errors(self, attempt: int, attempts: dict[str, int]) -> tuple[WorkerError, ...]:
+        path = contract.exceptions(attempt)
+        told = (self.record.read(path) or {}) if path in attempts else {}
+        records = told.get("exceptions")
+        return from_records(r for r in records if isinstance(r, dict)) if isinstance(records, list) else ()
 
     def keeps_state(self, checkpoint_step: int) -> bool:
         """Whether a restart can resume: by a checkpoint, by our library (which makes them in time), or by

@@ -283,7 +283,11 @@ class Supervisor:
         run_dir = self.store.url
         command = ["python", f"{ENTRY_FOLDER}/entry.py", self.spec.name, str(attempt), run_dir, "--"]
         secret = {name: self._secret(name) for name in self.spec.secret_env}
+        callbacks = ",".join(
+            filter(None, (self.spec.env.get(contract.ENV_RAY_TRAIN), f"{ENTRY_FOLDER}.ray_train.Callback"))
+        )
         own = {
+            contract.ENV_RAY_TRAIN: callbacks,
             contract.ENV_RUN: self.spec.name,
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_RUN_DIR: run_dir,

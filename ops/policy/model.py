@@ -170,6 +170,22 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerError:
+    """One exception of one rank; those of one moment have the same time, in wall clock seconds."""
+
+    time: float
+    rank: int
+    kind: str
+    message: str
+    step: int
+    """The last step that was reported before it."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.kind}: {self.message}" if self.message else self.kind
+
+
+@dataclass(frozen=True, slots=True)
 class RunView:
     """Everything that a decision may depend on, gathered once a tick."""
 
@@ -185,6 +201,8 @@ class RunView:
     api: Api = Api.ANSWERS
     cluster_gone: bool = False
     """All processes of the cluster are proven gone; silence alone never sets it."""
+    worker_errors: tuple[WorkerError, ...] = ()
+    """Of a Ray Train script's workers in this attempt, oldest first."""
     no_nodes: str = ""
     """Why nodes that it waits for do not come, where whoever starts them told; without a full stop."""
     keeper_gone: bool = False

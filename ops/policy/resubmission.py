@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 from steadyray.contract import PHASE_WAITING, Depth, FailureClass
 
-from ops.policy import progress
+from ops.policy import progress, worker_errors
 from ops.policy.model import (
     FINAL,
     Action,
     Api,
     Capacity,
+    Culprit,
     Decision,
     JobStatus,
     RunState,
@@ -175,6 +176,24 @@ def ranks_wait(view: RunView) -> Decision | None:
     return _wait_for_capacity(view, view.pending_age)
 
 
+def retried_in_vain(view: RunView) -> Decision | None:
+    """Ray Train tries a bug again and again; the second signal is that it came back, no step later."""
+    error = worker_errors.in_vain(view.worker_errors)
+    if error is None or view.job is None or view.job.status.ended:
+        return None
+    text = (
+        f"Rank {error.rank} raised the same exception a second time after step {error.step}, "
+        f"and Ray Train would try it again: {error.words[:300]}."
+    )
+    return Decision(
+        Action.STOP,
+        "RetriedInVain",
+        text,
+        verdict=Verdict(F.USER_ERROR, "SameExceptionAgain", text, 0.9, culprit=Culprit(rank=error.rank)),
+        next=TREATMENTS[F.USER_ERROR].advice,
+    )
+
+
 def driver_hung(view: RunView) -> Decision | None:
     if not progress.hung(view.progress, view.progress_age, view.log_age, view.budgets):
         return None
@@ -204,6 +223,7 @@ RULES: tuple[Callable[[RunView], Decision | None], ...] = (
     pending,
     ended_badly,
     ranks_wait,
+    retried_in_vain,
     driver_hung,
 )
 

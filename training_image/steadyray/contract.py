@@ -9,6 +9,8 @@ separator whatever the storage is.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -100,6 +102,21 @@ class Depth(StrEnum):
     NEW_CLUSTER = "new-cluster"
 
 
+ENV_RAY_TRAIN = "RAY_TRAIN_CALLBACKS"
+"""Ray's own variable: classes that Ray Train loads, as `module.Class`, joined by commas."""
+
+HIDDEN = "[redacted]"
+
+
+def hide(text: str) -> str:
+    """`text` without the values of the variables that STEADYRAY_SECRETS names, also as JSON escapes them."""
+    names = os.environ.get(ENV_SECRETS, "").split(",")
+    values = {value for name in names if name and (value := os.environ.get(name))}
+    for value in sorted(values | {json.dumps(v)[1:-1] for v in values}, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)
+    return text
+
+
 # --- paths -------------------------------------------------------------------------------------------
 SPEC = "spec.json"
 RESULT = "result.json"
@@ -132,6 +149,11 @@ def rank_progress(attempt: int, rank: int) -> str:
 
 def failure(attempt: int) -> str:
     return f"{attempt_dir(attempt)}/failure.json"
+
+
+def exceptions(attempt: int) -> str:
+    """Written by `steadyray.ray_train`: what the workers of a Ray Train script raised, by rank."""
+    return f"{attempt_dir(attempt)}/exceptions.json"
 
 
 def evidence(attempt: int, name: str) -> str:

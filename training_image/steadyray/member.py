@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from steadyray import checkpoint
+from steadyray import checkpoint, contract
 from steadyray.collective import (
     Group,
     GroupFailed,
@@ -31,7 +31,6 @@ from steadyray.collective import (
 )
 from steadyray.contract import FailureClass
 from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Report, Settings
-from steadyray.rundir import hide
 from steadyray.session import Place
 from steadyray.state import State, StateDict
 
@@ -299,11 +298,11 @@ def _class_of(error: BaseException) -> FailureClass:
 
 def _words(error: BaseException) -> str:
     try:
-        return hide(str(error))  # before it is cut, or a part of a secret would stay
+        return contract.hide(str(error))  # before it is cut, or a part of a secret would stay
     except Exception as again:  # noqa: BLE001  or the training thread would end without a word, as a hang
         return f"(its message cannot be made: {type(again).__name__})"
 
 
 def _user_traceback(error: BaseException) -> str:
-    text = hide("".join(traceback.format_exception(error)))
+    text = contract.hide("".join(traceback.format_exception(error)))
     return text[-20_000:]

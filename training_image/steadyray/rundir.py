@@ -64,20 +64,8 @@ def own_attempt(root: Path | None) -> int:
     return 1 + max((found[0] for f in folders if (found := contract.lineage(f.name))), default=0)
 
 
-HIDDEN = "[redacted]"
-
-
-def hide(text: str) -> str:
-    """`text` without the values of the variables that STEADYRAY_SECRETS names, also as JSON escapes them."""
-    names = os.environ.get(contract.ENV_SECRETS, "").split(",")
-    values = {value for name in names if name and (value := os.environ.get(name))}
-    for value in sorted(values | {json.dumps(v)[1:-1] for v in values}, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    return text
-
-
 def encode(record: contract.Record) -> bytes:
-    return hide(json.dumps(record.to_json(), sort_keys=True, default=str)).encode()
+    return contract.hide(json.dumps(record.to_json(), sort_keys=True, default=str)).encode()
 
 
 class RunWriter:
@@ -112,7 +100,7 @@ class RunWriter:
     def text(self, name: str, content: str) -> str:
         """Save a piece of evidence; returns its path relative to the run directory."""
         path = contract.evidence(self.attempt, name)
-        self._later(path, hide(content).encode(), write_atomic)
+        self._later(path, contract.hide(content).encode(), write_atomic)
         return path
 
     def _put(self, path: str, record: contract.Record, write: Callable[[Path, bytes], object]) -> None:
