@@ -101,9 +101,14 @@ class AddressMaker:
     """A cluster of somebody else, known by its dashboard's address; nobody here can make it again."""
 
     url: str
+    token_file: str = ""
+    """Of the run; without one it is where Ray's own clients look."""
 
     def connect(self) -> RayHttp:
-        return RayHttp(self.url, token_from_environment())
+        return RayHttp(self.url, self._token())
+
+    def _token(self) -> str:
+        return read_token(self.token_file, "--token-file") if self.token_file else token_from_environment()
 
     def gone(self) -> bool:
         return False
@@ -129,7 +134,7 @@ class AddressMaker:
         return SOME_CPU, {}
 
     def hidden(self) -> tuple[str, ...]:
-        token = token_from_environment()
+        token = self._token()
         return (token,) if token else ()
 
 
@@ -137,15 +142,17 @@ def token_from_environment() -> str:
     """As Ray's own clients find it: RAY_AUTH_TOKEN, then the file of RAY_AUTH_TOKEN_PATH."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
-    if path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        try:
-            return Path(path).read_text().strip()
-        except OSError as error:
-            raise UsageError(
-                f"RAY_AUTH_TOKEN_PATH: {path}: {error.strerror}", hint="name a readable file"
-            ) from error
-    return ""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return read_token(path, "RAY_AUTH_TOKEN_PATH") if path else ""
 
 
-def maker(cluster: str) -> LocalMaker | AddressMaker:
-    return AddressMaker(cluster) if "://" in cluster else LocalMaker(cluster)
+def read_token(path: str, named_by: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "no text"
+        raise UsageError(f"{named_by}: {path}: {why}", hint="name a readable file with the token") from error
+
+
+def maker(cluster: str, token_file: str = "") -> LocalMaker | AddressMaker:
+    return AddressMaker(cluster, token_file) if "://" in cluster else LocalMaker(cluster)

@@ -71,7 +71,17 @@ Words = Annotated[
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the run.", show_default=False)]
 Name = Annotated[str | None, typer.Option("--name", help="Name of the run; default: after recipe or script.")]
-Cluster = Annotated[str, typer.Option("--cluster", help="Cluster by name, or a dashboard's http address.")]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        "--address",
+        help="Cluster by name, or any Ray's dashboard by its http address.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="Token of the cluster at that address; read each time.")
+]
 RestartOk = Annotated[bool, typer.Option("--restart-ok", help="The script may start over after each loss.")]
 TimeLimit = Annotated[
     float | None,
@@ -120,6 +130,7 @@ def run(
     words: Words,
     name: Name = None,
     cluster: Cluster = "local",
+    token_file: TokenFile = None,
     restart_ok: RestartOk = False,
     time_limit: TimeLimit = None,
     wait_limit: WaitLimit = None,
@@ -138,6 +149,7 @@ def run(
     options = Options(
         name,
         cluster,
+        token_file,
         restart_ok,
         time_limit,
         wait_limit,
@@ -156,6 +168,7 @@ def submit(
     words: Words,
     name: Name = None,
     cluster: Cluster = "local",
+    token_file: TokenFile = None,
     restart_ok: RestartOk = False,
     time_limit: TimeLimit = None,
     wait_limit: WaitLimit = None,
@@ -172,6 +185,7 @@ def submit(
     options = Options(
         name,
         cluster,
+        token_file,
         restart_ok,
         time_limit,
         wait_limit,
@@ -485,7 +499,7 @@ def open_supervisor(name: str) -> Supervisor:
 
 def _supervisor(name: str, store: RunStore) -> Supervisor:
     spec = submission.find_spec(store, name)
-    made_by = maker(spec.cluster)
+    made_by = maker(spec.cluster, spec.token_file)
     return Supervisor(
         spec, store, made_by, SystemClock(), environment=made_by.environment(), hidden=made_by.hidden()
     )

@@ -47,6 +47,7 @@ class Options:
 
     name: str | None = None
     cluster: str = "local"
+    token_file: Path | None = None
     restart_ok: bool = False
     time_limit: float | None = None
     wait_limit: float | None = None
@@ -114,7 +115,7 @@ def create(words: list[str], options: Options) -> str:
     command = submission.recipe_command(recipe, tuple(words[1:])) if recipe else tuple(words)
     submission.check_root(runs_root())
     _check_recipe(folder, recipe.name if recipe else None, command)
-    made_by = maker(options.cluster)
+    made_by = maker(options.cluster, _token_file(options))
     made_by.connect()  # a cluster that is not there is said before anything is written
     stem = submission.default_name(command, recipe)
     if options.name is None and (running := _running(stem, command, options)):
@@ -128,6 +129,7 @@ def create(words: list[str], options: Options) -> str:
         recipe=recipe.name if recipe else None,
         code_hash=code_hash,
         cluster=options.cluster,
+        token_file=_token_file(options),
         secret_env=(),
         driver_cpus=cpus,
         driver_resources=resources,
@@ -148,6 +150,17 @@ def reopen(name: str, options: Options) -> None:
         code_hash, code = _pack(options.working_dir)
         spec = spec.model_copy(update={"code_hash": code_hash})
     submission.reopen(store, SystemClock(), spec, code)
+
+
+def _token_file(options: Options) -> str:
+    if options.token_file is None:
+        return ""
+    if "://" not in options.cluster:
+        raise UsageError(
+            "--token-file belongs to a cluster that is named by its address",
+            hint="name it: --address http://HEAD:8265; a cluster of ours has its own token",
+        )
+    return str(options.token_file.expanduser().absolute())
 
 
 def _pack(folder: Path) -> tuple[str, bytes]:
@@ -177,7 +190,7 @@ def _check_recipe(folder: Path, recipe: str | None, command: tuple[str, ...]) ->
 
 def _refuse_what_it_would_drop(name: str, options: Options, *more: str) -> None:
     """Raises UsageError for options that differ from those with which the run was started."""
-    asked = replace(options, name=None, cluster="local", working_dir=None)
+    asked = replace(options, name=None, cluster="local", token_file=None, working_dir=None)
     if asked == Options() and not more:
         return
     store = open_store(runs_root(), name)

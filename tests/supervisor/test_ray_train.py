@@ -37,7 +37,7 @@ TorchTrainer(
 @pytest.mark.ray
 def test_reports_are_progress_and_an_exception_that_ray_train_gets_over_ends_nothing(desk: Desk) -> None:
     script = desk.script("train.py", SCRIPT.format(when="not os.path.exists(flag)"))
-    seen = desk.run(*desk.job("ray-train"), script)
+    seen = desk.run(*desk.job("ray-train"), script, seconds=280)
     assert seen.returncode == 0, seen.stderr
     progress = desk.read("ray-train", "attempts/0001/progress.json")
     assert (progress["world_size"], progress["generation"]) == (2, 2)
@@ -50,7 +50,7 @@ def test_reports_are_progress_and_an_exception_that_ray_train_gets_over_ends_not
 @pytest.mark.ray
 def test_a_bug_that_ray_train_would_try_twenty_times_ends_the_run_at_its_second(desk: Desk) -> None:
     script = desk.script("train.py", SCRIPT.format(when="True"))
-    seen = desk.run(*desk.job("ray-train-bug"), script)
+    seen = desk.run(*desk.job("ray-train-bug"), script, seconds=280)
     assert seen.returncode == 1, seen.stderr
     result = desk.read("ray-train-bug", "result.json")
     assert (result["state"], result["failure_class"], result["attempt"]) == ("Failed", "UserError", 1)
