@@ -19,6 +19,7 @@ POD = re.compile(r"\bpod/([a-z0-9][\w.-]*)|^Name: +([\w.-]+)")
 HOST = (
     re.compile(r"\bnode/([A-Za-z0-9][\w.-]*)"),
     re.compile(r"\bON ([\w.-]+) CANCELLED"),
+    re.compile(r"^srun: error: ([\w.-]+): task"),
     re.compile(r"\bhost *[:=] *([A-Za-z0-9][\w.-]*)"),
     re.compile(r"\b(?:node|host)[=: ]+['\"]?([A-Za-z][\w.-]*\d[\w.-]*)", re.IGNORECASE),
 )

@@ -68,6 +68,7 @@ def classify(evidence: tuple[Evidence, ...]) -> Verdict:
     story = _read(evidence)
     for rule in RULES:
         if hit := _hit(rule, evidence, story):
+            rule, hit = _earliest(rule, hit, evidence, story)
             return _verdict(rule, hit, evidence, story)
     return Verdict(F.UNKNOWN, "NoEvidence", "Nothing is known about this ending.", 0.0)
 
@@ -96,7 +97,7 @@ def _read(evidence: tuple[Evidence, ...]) -> Story:
 def _hit(rule: Rule, evidence: tuple[Evidence, ...], story: Story) -> Hit | None:
     for source in rule.sources:
         for fact in evidence:
-            if fact.source != source:
+            if fact.source != source or (rule.symptom and story.own):
                 continue
             if source == "log" and rule.patterns:
                 if found := _in_log(rule, fact, story):
@@ -106,6 +107,15 @@ def _hit(rule: Rule, evidence: tuple[Evidence, ...], story: Story) -> Hit | None
     return None
 
 
+def _earliest(rule: Rule, hit: Hit, evidence: tuple[Evidence, ...], story: Story) -> tuple[Rule, Hit]:
+    """Of rules whose order says nothing about cause and effect, the one that hits first in the log."""
+    found = [(rule, hit)]
+    for other in RULES:
+        if rule.contest and other.contest == rule.contest and other is not rule:
+            found += [(other, found_there)] if (found_there := _hit(other, evidence, story)) else []
+    return min(found, key=lambda f: f[1].line.number if f[1].line else 0)
+
+
 def _in_log(rule: Rule, fact: Evidence, story: Story) -> Hit | None:
     """The earliest line that hits and still matters.
 
@@ -113,8 +123,6 @@ def _in_log(rule: Rule, fact: Evidence, story: Story) -> Hit | None:
     an end after further steps. What others saw of a fault never explains an own exception.
     """
     own = story.own
-    if own and rule.symptom:
-        return None
     pattern = re.compile(rule.pattern)
     first = own.start if own else 0
     if TREATMENTS[rule.failure_class].budget == "none" and not rule.lasting:
@@ -139,8 +147,17 @@ def _verdict(rule: Rule, hit: Hit, evidence: tuple[Evidence, ...], story: Story)
         spoke = "" if rule.failure_class is F.UNKNOWN else _last_words(evidence)
         message = f"{message} Exit code {hit.fact.text}{spoke}."
     shown = _shown(hit)
-    named = culprit(rule.failure_class, hit.line, _text(hit), story.lines) if rule.patterns else Culprit()
+    named = _culprit(rule, hit, story)
     return Verdict(rule.failure_class, rule.name, message, rule.confidence, shown, named, rule.node_action)
+
+
+def _culprit(rule: Rule, hit: Hit, story: Story) -> Culprit:
+    """Of the first line of the evidence that names anybody."""
+    if not rule.patterns:
+        return Culprit()
+    found = culprit(rule.failure_class, hit.line, _text(hit), story.lines)
+    others = (culprit(rule.failure_class, x, x.text, story.lines) for x in hit.more)
+    return found if found != Culprit() else next((c for c in others if c != Culprit()), found)
 
 
 def _text(hit: Hit) -> str:

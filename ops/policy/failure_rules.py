@@ -8,6 +8,8 @@ row at the place that its certainty deserves, with owner and date, a literal par
 
 from __future__ import annotations
 
+from steadyray.contract import FailureClass
+
 from ops.policy import rules_cluster as cluster
 from ops.policy import rules_machine as machine
 from ops.policy import rules_program as program
@@ -21,10 +23,22 @@ CASCADE = (
     r"^(?:torch\.distributed\.elastic\.\S+\.)?(?:ChildFailedError|SignalException|Rendezvous\w+Error)\b",
     r"^\w*(?:Connection\w*Error|BrokenPipeError|EOFError|TimeoutError|KeyboardInterrupt|SystemExit)\b",
     r"gloo|NCCL|CUDA error|CUBLAS_|cuDNN|Connection (?:closed|reset|refused)|[Tt]imed out|Broken pipe",
-    r"DataLoader worker \(pid|gaierror|Errno (?:5|28|107|116|121|122)\]",
+    r"^(?:\w+\.)*(?:botocore|boto3|urllib3|requests|aiohttp|httpx|grpc|redis|fsspec|s3fs|gcsfs|adlfs)\.",
+    r"^(?:google\.(?:api_core|auth|cloud)|azure|kubernetes)\.",
+    r"monitoredBarrier|DataLoader worker \(pid|gaierror|Errno (?:5|28|107|116|121|122)\]",
 )
 """Exceptions that follow from a fault of a machine or peer. Any other one is the script's own doing, so an
 older line of the log about such a fault does not explain it."""
+
+CONSEQUENCE = Rule(
+    "ConsequenceOnly",
+    FailureClass.UNKNOWN,
+    ("exception",),
+    CASCADE,
+    "An exception that follows from a fault elsewhere; nothing says from which.",
+    0.4,
+    symptom=True,
+)
 
 RULES: tuple[Rule, ...] = (
     *cluster.JOB,
@@ -44,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     *machine.PEER_GONE,
     *cluster.STOPPED,
     *program.EXCEPTIONS[1:],
+    CONSEQUENCE,
     *program.LAST_EXCEPTION,
     *program.EXITS,
 )

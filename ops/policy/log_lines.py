@@ -7,7 +7,7 @@ are worth keeping.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 WORDS = """
 rror xception Traceback ailed ailure aulted fatal Fatal panic orrupt nvalid llegal abort Abort assert
@@ -26,23 +26,42 @@ hanging blocked~for atchdog monitoredBarrier Connection Broken~pipe socket~has n
 Rendezvous No~route unreachable =nan :~nan is~nan NaN nan~values is~inf infinite finite result~nan
 result~inf shm GLIBC expired Expired redentials InvalidClient driver kernel~image mismatch open~files
 new~thread ncclInvalid Duplicate Could~not Key~' not~found can't~open runtime_env set~aside
-ost~its~state double~free free() munmap malloc
+ost~its~state double~free free() munmap malloc socket~interface running~Ray
+mistakenly oom_kill Out~Of~Memory nodes~are~available~that not~yet~initialized
 """
 """What programs, Ray, Kubernetes, clouds, kernels and devices call a fault; `~` is a blank, no digits."""
-TELLING = re.compile("|".join(re.escape(word.replace("~", " ")) for word in WORDS.split()))
+
+
+def _alternatives(words: tuple[str, ...]) -> str:
+    """Grouped by first letter, since an engine without a trie tries one branch after the other."""
+    groups: dict[str, list[str]] = {}
+    for word in words:
+        groups.setdefault(word[0], []).append(re.escape(word[1:]))
+    return "|".join(re.escape(first) + f"(?:{'|'.join(rest)})" for first, rest in groups.items())
+
+
+TELLING_WORDS = tuple(word.replace("~", " ") for word in WORDS.split())
+TELLING = re.compile(_alternatives(TELLING_WORDS))
 """Every line on which a rule for logs can hit holds one of these; a test looks after it."""
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-PREFIXES = (
+PREFIXES = {
     # (Rank pid=7, ip=10.0.0.7) and (raylet, ip=10.0.0.7)
-    re.compile(r"\((?P<name>[\w.:<>]+)(?: pid=(?P<pid>\d+))?(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),
-    re.compile(r"\[rank(?P<rank>\d+)\]:\s?"),
-    re.compile(r"\[default\d+\]:\s?"),
-    re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:\s?"),
-    re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\]\s?"),
-    re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"),
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )"),
-)
+    "(": (re.compile(r"\((?P<name>[\w.:<>]+)(?: pid=(?P<pid>\d+))?(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),),
+    "[": (
+        re.compile(r"\[rank(?P<rank>\d+)\]:\s?"),
+        re.compile(r"\[default\d+\]:\s?"),
+        re.compile(r"\[\d+,(?P<rank>\d+)\]<std(?:out|err)>:\s?"),
+        re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\]\s?"),
+    ),
+    # kubectl logs --timestamps, and the files of the kubelet
+    "0": (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"),),
+    # docker compose
+    "a": (re.compile(r"(?P<name>[a-z][\w.-]*) +\| "),),
+    # syslog
+    "A": (re.compile(r"[A-Z][a-z]{2} [ \d]\d [\d:]{8} (?P<host>[\w.-]+) (?=[\w./-]+(?:\[\d+\])?: )"),),
+}
+"""By the first character of the line: a bracket, a digit, a small or a capital letter."""
 STAMP = re.compile(
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
     r"|\b[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d\b|(?<=[EWIF])\d{4} \d\d:\d\d:\d\d\.\d+"
@@ -64,38 +83,44 @@ class Line:
 
 
 def parse(raw: str, number: int) -> Line:
-    text = ANSI.sub("", raw).rstrip("\r").rpartition("\r")[2]
-    line = Line(number, text, raw)
-    for _ in range(4):
-        match = next((m for p in PREFIXES if (m := p.match(text))), None)
-        if match is None:
-            break
+    text = raw.rstrip("\r").rpartition("\r")[2]
+    text = ANSI.sub("", text) if "\x1b" in text else text
+    found: dict[str, str | None] = {}
+    streams: list[str] = []
+    while match := next((m for p in PREFIXES.get(_kind(text), ()) if (m := p.match(text))), None):
         text = text[match.end() :]
-        line = _with(line, match.groupdict())
-    return replace(line, text=text)
+        groups = match.groupdict()
+        found |= {k: v for k, v in groups.items() if v}
+        streams += [v for k in ("name", "pid", "rank") if (v := groups.get(k))]
+    rank = found.get("rank")
+    return Line(
+        number,
+        text,
+        raw,
+        "/".join(streams),
+        int(rank) if rank else None,
+        found.get("node") or "",
+        found.get("host") or "",
+    )
 
 
-def _with(line: Line, found: dict[str, str | None]) -> Line:
-    said = found.get("rank")
-    stream = "/".join(v for v in (found.get("name"), found.get("pid"), said) if v)
-    return replace(
-        line,
-        rank=int(said) if said else line.rank,
-        node=found.get("node") or line.node,
-        host=found.get("host") or line.host,
-        stream="/".join(x for x in (line.stream, stream) if x),
+def _kind(text: str) -> str:
+    first = text[:1]
+    return (
+        first
+        if first in "(["
+        else "0"
+        if first.isdecimal()
+        else "A"
+        if first.isupper()
+        else "a"
+        if first.islower()
+        else ""
     )
 
 
 def lines_of(log: str) -> list[Line]:
-    """All lines; only those that begin with a prefix or a colour cost more than a slice."""
-    return [
-        parse(raw, n) if raw[:1] in PREFIXED or "\r" in raw or "\x1b" in raw else Line(n, raw, raw)
-        for n, raw in enumerate(log.split("\n"), 1)
-    ]
-
-
-PREFIXED = frozenset("([\x1b0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    return [parse(raw, n) for n, raw in enumerate(log.split("\n"), 1)]
 
 
 def stamp(text: str) -> str:

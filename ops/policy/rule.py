@@ -29,6 +29,8 @@ class Rule:
     """Seen by those who wait for the one at fault: never explains a script that raised by itself."""
     lasting: bool = False
     """Steps made after it prove nothing: a notice of minutes, a device that limps on."""
+    contest: str = ""
+    """Of the rules that share one and stand together, the one with the earliest line of the log wins."""
     node_action: NodeAction | None = None
     """Instead of what the class leads to."""
 

@@ -182,6 +182,7 @@ HEAD: tuple[Rule, ...] = (
             r"GCS may have been killed",
             r"lost connection to (?:the )?GCS",
             r"Failed to get cluster ID from GCS server",
+            r"Could not find any running Ray instance",
         ),
         "The driver lost the head.",
         0.9,
@@ -195,6 +196,7 @@ NODES: tuple[Rule, ...] = (
         LOG,
         (
             r"marked dead because the detector has missed too many heartbeats",
+            r"mistakenly been marked (?:as )?dead",
             r"status is now: NodeNotReady",
             r"NodeStatusUnknown|Kubelet stopped posting node status",
             r"DUE TO NODE FAILURE",
@@ -226,6 +228,7 @@ WAITING: tuple[Rule, ...] = (
         BOTH,
         (
             r"\d+/\d+ nodes are available: .*(?:Insufficient|untolerated taint|didn't match)",
+            r"No nodes are available that match all",
             r"InsufficientInstanceCapacity|InsufficientHostCapacity|MaxSpotInstanceCountExceeded",
             r"VcpuLimitExceeded|InstanceLimitExceeded",
             r"ZONE_RESOURCE_POOL_EXHAUSTED|QUOTA_EXCEEDED|Quota '\S+' exceeded",
@@ -264,7 +267,7 @@ STOPPED: tuple[Rule, ...] = (
         (
             r"Job was intentionally stopped",
             r"\*\*\* (?:JOB|STEP) \S+ ON \S+ CANCELLED AT \S+ \*\*\*",
-            r"^KeyboardInterrupt\b",
+            r"^KeyboardInterrupt\b|Detected KeyboardInterrupt",
             r"TaskCancelledError",
         ),
         "Somebody stopped the job.",

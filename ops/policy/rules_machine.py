@@ -36,8 +36,9 @@ HARDWARE: tuple[Rule, ...] = (
         ("log", "exception"),
         (
             XID + r"(?:46|54|62|74|79|109|110|119|120|136|14[2-9]|150|155|158|167)\b",
-            r"GPU has fallen off the bus|GPU is lost",
+            r"fallen off the bus|GPU is lost",
             r"Unable to determine the device handle for",
+            r"Error 802: system not yet initialized",
             r"SXid \(\S+\): \d+, Fatal|NVSwitch fatal error",
             r"(?:HW Slowdown|thermal violation|power brake).{0,60}(?:temperature|active|reached)",
         ),
@@ -96,6 +97,7 @@ MEMORY: tuple[Rule, ...] = (
             r"[Oo]ut of memory: Kill(?:ed)? process",
             r"invoked oom-killer|oom-kill:constraint=",
             r"\bSystemOOM\b",
+            r"oom_kill event|task \d+: Out Of Memory",
         ),
         "The kernel ended a process because memory ran out.",
         0.95,
@@ -152,7 +154,7 @@ STORAGE: tuple[Rule, ...] = (
             r"Stale file handle",
             r"Errno 116",
             r"RequestTimeout",
-            r"InternalError.*S3",
+            r"InternalError.*S3|\(InternalError\)|S3UploadFailedError",
             r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE)",
             r"AWS Error (?:INTERNAL_FAILURE|REQUEST_TIMEOUT)",
             r"ErrorCode:ServerBusy|OperationTimedOut",
@@ -210,6 +212,7 @@ SYMPTOMS: tuple[Rule, ...] = (
         "A process made no step and raised nothing.",
         0.8,
         symptom=True,
+        contest="symptom",
     ),
     Rule(
         "ProcessCrashed",
@@ -226,6 +229,7 @@ SYMPTOMS: tuple[Rule, ...] = (
         "A process crashed in native code or was ended by a signal.",
         0.75,
         symptom=True,
+        contest="symptom",
     ),
     Rule(
         "CudaFault",
@@ -242,6 +246,7 @@ SYMPTOMS: tuple[Rule, ...] = (
         "A process crashed: a faulty device or native code; where it comes again tells which.",
         0.7,
         symptom=True,
+        contest="symptom",
     ),
     Rule(
         "CollectiveTimeout",
@@ -257,6 +262,7 @@ SYMPTOMS: tuple[Rule, ...] = (
         "Ranks waited in vain for another one in a collective.",
         0.8,
         symptom=True,
+        contest="symptom",
     ),
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,42 @@ def test_what_is_no_file_is_said_in_one_line_with_a_hint(
     assert words in told.err
     assert "hint:" in told.err
     assert told.out == ""
+
+
+SIZE = 100_000_000
+MEASURE = """
+import resource, sys, time
+from ops import explain_log
+began = time.process_time()
+with open(sys.argv[1], "rb") as stream:
+    lines = sum(1 for line in stream if b"step" in line)
+read = time.process_time() - began
+before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+with open(sys.argv[1], "rb") as stream:
+    story = explain_log.explain(stream, "x")
+used = time.process_time() - began
+print(story["failure_class"], story["evidence"][0]["line"], used / read, used, before,
+      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_hundred_megabytes_cost_a_few_times_what_reading_their_lines_does_and_little_memory(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.log"
+    block = "".join(
+        f"(Rank pid={2000 + i % 8}, ip=10.0.0.{i % 8}) 2026-11-30 10:00:00,118 INFO step={i} loss={i % 97 / 100} "
+        f"id={i * 7919:x}\n"
+        for i in range(20_000)
+    ).encode()
+    xid = b"Nov 30 10:00:01 gpu-7 kernel: NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.\n"
+    with path.open("wb") as stream:
+        for i in range(SIZE // len(block) + 1):
+            stream.write(block + (xid if i == 20 else b""))
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", MEASURE, path], check=True, capture_output=True, text=True
+    )
+    kind, line, ratio, seconds, before, after = ran.stdout.split()
+    assert (kind, int(line)) == ("HardwareFault", 21 * 20_000 + 1)
+    assert float(ratio) < 10, f"{seconds} s of CPU, {ratio} times what reading the lines takes"
+    assert int(after) < 100_000, f"{after} KiB, {before} before"
