@@ -13,13 +13,16 @@ WORLD_SIZE = re.compile(r"world[_ ]size[=: ]+(\d+)", re.IGNORECASE)
 TIMED_OUT = re.compile(r"\[?[Rr]ank (\d+)\]?.*Watchdog caught collective operation timeout")
 ENQUEUED = re.compile(r"Rank (\d+)\].*last enqueued NCCL work: (\d+)")
 NAMED_ABSENT = re.compile(r"Ranks? (\d+) failed to pass monitoredBarrier")
-RANK = re.compile(r"\[[Rr]ank (\d+)\b|^Rank (\d+),|\brank *[:=] *(\d+) \(local_rank")
+RANK = re.compile(
+    r"\[[Rr]ank (\d+)\b|^Rank (\d+),|\brank *[:=] *(\d+) \(local_rank|process rank (\d+) with PID"
+)
 NODE = re.compile(r"(?:\baddress: |\bIP: |\bip[=:] ?|Node IP: )(\d+\.\d+\.\d+\.\d+)")
 POD = re.compile(r"\bpod/([a-z0-9][\w.-]*)|^Name: +([\w.-]+)")
 HOST = (
     re.compile(r"\bnode/([A-Za-z0-9][\w.-]*)"),
     re.compile(r"\bON ([\w.-]+) CANCELLED"),
     re.compile(r"^srun: error: ([\w.-]+): task"),
+    re.compile(r"([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] "),
     re.compile(r"\bhost *[:=] *([A-Za-z0-9][\w.-]*)"),
     re.compile(r"\b(?:node|host)[=: ]+['\"]?([A-Za-z][\w.-]*\d[\w.-]*)", re.IGNORECASE),
 )
@@ -46,8 +49,10 @@ def culprit(kind: FailureClass, at: Line | None, text: str, lines: list[Line]) -
     if at is None:
         return Culprit()
     rank = _first(RANK, text) if at.rank is None else str(at.rank)
-    node = _first(DEAD_NODE, text) or at.node or _first(NODE, text) or _first(POD, text) or _pod_of(lines)
+    node = _first(DEAD_NODE, text) or at.node or _first(NODE, text) or _first(POD, text)
     host = at.host or next((f for p in HOST if (f := _first(p, text))), "")
+    if described := "" if node or host else _described(lines):
+        node, host = ("", described) if kind in MACHINES else (described, "")
     if at.rank is None and at.stream and not rank:
         rank = _rank_of(at.stream, lines)
     if not host and not node and not rank and kind in MACHINES:
@@ -60,8 +65,8 @@ def _first(pattern: re.Pattern[str], text: str) -> str:
     return next((g for g in match.groups() if g), "") if match else ""
 
 
-def _pod_of(lines: list[Line]) -> str:
-    """`kubectl describe pod` names its object once, at the top."""
+def _described(lines: list[Line]) -> str:
+    """`kubectl describe` names its pod or node once, at the top."""
     first = next((x.text for x in lines if x.text.strip()), "")
     return _first(POD, first) if first.startswith("Name: ") else ""
 

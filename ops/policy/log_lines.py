@@ -28,6 +28,8 @@ result~inf shm GLIBC expired Expired redentials InvalidClient driver kernel~imag
 new~thread ncclInvalid Duplicate Could~not Key~' not~found can't~open runtime_env set~aside
 ost~its~state double~free free() munmap malloc socket~interface running~Ray
 mistakenly oom_kill Out~Of~Memory nodes~are~available~that not~yet~initialized
+
+SIG Signals Caught pot_interrupted potInterrupted PREEMPTED async ssh: NET/IB~: at~minimum
 """
 """What programs, Ray, Kubernetes, clouds, kernels and devices call a fault; `~` is a blank, no digits."""
 
@@ -55,7 +57,7 @@ PREFIXES = {
         re.compile(r"\[pod/(?P<node>[\w.-]+)/[\w.-]+\]\s?"),
     ),
     # kubectl logs --timestamps, and the files of the kubelet
-    "0": (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?"),),
+    "0": (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d):? (?:std(?:out|err) [FP] )?"),),
     # docker compose
     "a": (re.compile(r"(?P<name>[a-z][\w.-]*) +\| "),),
     # syslog

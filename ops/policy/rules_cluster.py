@@ -140,7 +140,8 @@ ENDED_ON_PURPOSE: tuple[Rule, ...] = (
         (
             r"\bPreempted by (?:pod|a |another )",
             r"EvictedDueToPreempted|Preempted to accommodate a workload",
-            r"PreemptionByScheduler",
+            r"PreemptionByScheduler|PreemptionNotice|[Ss]pot_?[Ii]nterrupted\b",
+            r"AUTOSCALER_DRAIN_PREEMPTED|DRAIN_NODE_REASON_PREEMPTION",
             r"DUE TO PREEMPTION",
             r"imminent node shutdown",
         ),
@@ -196,6 +197,7 @@ NODES: tuple[Rule, ...] = (
         LOG,
         (
             r"marked dead because the detector has missed too many heartbeats",
+            r"\(raylet\) \S+: +Check failed: ",
             r"mistakenly been marked (?:as )?dead",
             r"status is now: NodeNotReady",
             r"NodeStatusUnknown|Kubelet stopped posting node status",
@@ -248,7 +250,7 @@ WAITING: tuple[Rule, ...] = (
         BOTH,
         (
             r"dial tcp \S+:(?:443|6443): ",
-            r"Unable to connect to the server",
+            r"Unable to connect to the server|^ssh: connect to host \S+ port \d+: ",
             r"etcdserver: (?:request timed out|leader changed)",
             r"port=8265\): Max retries exceeded",
             r"the server is currently unable to handle the request",

@@ -107,7 +107,7 @@ def test_a_hundred_megabytes_cost_a_few_times_what_reading_their_lines_does_and_
 ) -> None:
     path = tmp_path / "x.log"
     block = "".join(
-        f"(Rank pid={2000 + i % 8}, ip=10.0.0.{i % 8}) 2026-11-30 10:00:00,118 INFO step={i} loss={i % 97 / 100} "
+        f"(Rank pid={2000 + i % 8}, ip=10.0.0.{i % 8}) 2026-11-30 10:00:00,118 step={i} loss={i % 97 / 100} "
         f"id={i * 7919:x}\n"
         for i in range(20_000)
     ).encode()
