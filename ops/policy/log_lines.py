@@ -29,7 +29,7 @@ new~thread ncclInvalid Duplicate Could~not Key~' not~found can't~open runtime_en
 ost~its~state double~free free() munmap malloc socket~interface running~Ray
 mistakenly oom_kill Out~Of~Memory nodes~are~available~that not~yet~initialized
 
-SIG Signals Caught pot_interrupted potInterrupted PREEMPTED async ssh: NET/IB~: at~minimum
+PRIVATE~KEY SIG Signals Caught pot_interrupted potInterrupted PREEMPTED async ssh: NET/IB~: at~minimum
 """
 """What programs, Ray, Kubernetes, clouds, kernels and devices call a fault; `~` is a blank, no digits."""
 

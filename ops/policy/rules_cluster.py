@@ -111,7 +111,7 @@ ENDED_ON_PURPOSE: tuple[Rule, ...] = (
         LOG,
         (
             r"DUE TO TIME LIMIT",
-            r"was active longer than specified deadline",
+            r"was active longer than specified deadline|exceeded its deadline",
             r"time limit of [\d.]+ s passed",
         ),
         "The time that was given to the job has passed.",
@@ -216,7 +216,7 @@ WAITING: tuple[Rule, ...] = (
         F.QUEUED,
         LOG,
         (
-            r"couldn't assign flavors to pod set",
+            r"couldn'{1,2}t assign flavors to pod set",
             r"queue resource quota insufficient",
             r"(?i:workload is (?:pending|waiting) in (?:cluster ?queue|queue))",
             r"QuotaReserved.{0,20}False",
