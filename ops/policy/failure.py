@@ -32,6 +32,7 @@ F = FailureClass
 
 HINT_CONFIDENCE = 0.98
 INCIDENT_CONFIDENCE = 0.9
+ABORTED = frozenset({"134", "-6"})
 MOST_LINES = 4
 """Of one verdict, besides the line that decided."""
 
@@ -89,7 +90,9 @@ def _read(evidence: tuple[Evidence, ...]) -> Story:
     telling = [
         (line, counts[i] > STEPS_AFTER_A_FAULT) for i, line in enumerate(lines) if TELLING.search(line.text)
     ]
-    raised = root_exception(log) if any(e.source == "exception" for e in evidence) else None
+    signalled = any(e.source == "exit" and e.text in ABORTED for e in evidence)
+    known = any(e.source == "exception" for e in evidence)
+    raised = root_exception(log, driver=not signalled) if known else None
     return Story(lines, telling, raised)
 
 
@@ -232,9 +235,11 @@ def gather_evidence(
         if job.exit_code is not None:
             facts.append(Evidence("exit", str(job.exit_code), now))
     if log:
-        # who was ended by a signal did not end by an exception: one in its log was handled
-        raised = not (job and (job.exit_code == 0 or _by_signal(job.exit_code)))
-        if raised and (root := root_exception(log)):
+        # who was ended by a signal did not end by an exception: one in its log was handled, but for that of a
+        # rank for which the driver waited until a watchdog aborted it
+        aborted = job is not None and str(job.exit_code) in ABORTED
+        raised = aborted or not (job and (job.exit_code == 0 or _by_signal(job.exit_code)))
+        if raised and (root := root_exception(log, driver=not aborted)):
             facts.append(Evidence("exception", root.text, now))
         facts.append(Evidence("log", log, now))
     return tuple(facts)

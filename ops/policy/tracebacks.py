@@ -53,10 +53,13 @@ def final_exception(log: str) -> str:
     return ""
 
 
-def root_exception(log: str) -> Raised | None:
+def root_exception(log: str, *, driver: bool = True) -> Raised | None:
     """What ended the program: the driver's last exception, or if that one follows from another, the earliest
     own exception of a rank. Ranks that waited for it raise as well, and louder."""
     lines = lines_of(log)
+    if not driver:
+        own = [r for r in _ranks(lines) if not follows(r.text)]
+        return min(own, key=lambda r: r.start, default=None)
     last = final_exception(log)
     final = Raised(last, *_place(lines, last)) if last else None
     if final and not follows(final.text):

@@ -7,7 +7,7 @@ from steadyray.contract import FailureClass
 
 from ops.policy.failure import classify, gather_evidence
 from ops.policy.log_lines import parse, stamp
-from ops.policy.model import Culprit, Verdict
+from ops.policy.model import Culprit, JobStatus, JobView, Verdict
 
 F = FailureClass
 TRACE = "Traceback (most recent call last):\n"
@@ -120,3 +120,11 @@ def test_a_verdict_says_when_its_evidence_was_written() -> None:
     assert _verdict(XID.format(79)).evidence[0].stamp == "Nov 30 10:00:00"
     assert stamp("2026-11-30 10:00:01,118 INFO x") == "2026-11-30 10:00:01,118"
     assert stamp("no time") == ""
+
+
+@pytest.mark.parametrize("code", [134, -6])
+def test_a_driver_that_a_watchdog_aborted_waited_for_the_rank_that_raised(code: int) -> None:
+    log = f"{STEPS}(Rank pid=7, ip=10.0.0.7) {TRACE}(Rank pid=7, ip=10.0.0.7) KeyError: 'x'\n{WATCHDOG}"
+    job = JobView(JobStatus.FAILED, "", "JOB_ENTRYPOINT_COMMAND_ERROR", code)
+    verdict = classify(gather_evidence(job=job, log=log, hint=None))
+    assert (verdict.failure_class, verdict.culprit.node) == (F.USER_ERROR, "10.0.0.7")
