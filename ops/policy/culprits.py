@@ -27,7 +27,8 @@ HOST = (
     re.compile(r"\b(?:node|host)[=: ]+['\"]?([A-Za-z][\w.-]*\d[\w.-]*)", re.IGNORECASE),
 )
 DEAD_NODE = re.compile(r"\band address: (\S+) and node name")
-PLACED = re.compile(r"\(ip=(?P<ip>[\w.:]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)")
+DEAD_WORKER = re.compile(r"worker died or was killed.* Worker IP address: (\S+)")
+PLACED = re.compile(r"\((?:node_id=\w+, )?ip=(?P<ip>[\w.:]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)")
 PID = re.compile(r"/(\d+)")
 MACHINES = frozenset(
     {
@@ -51,6 +52,8 @@ def culprit(kind: FailureClass, at: Line | None, text: str, lines: list[Line]) -
     rank = _first(RANK, text) if at.rank is None else str(at.rank)
     node = _first(DEAD_NODE, text) or at.node or _first(NODE, text) or _first(POD, text)
     host = at.host or next((f for p in HOST if (f := _first(p, text))), "")
+    if kind is FailureClass.WORKER_CRASH and not node and not rank:
+        node = next((f for x in lines if (f := _first(DEAD_WORKER, x.text))), "")
     if described := "" if node or host else _described(lines):
         node, host = ("", described) if kind in MACHINES else (described, "")
     if at.rank is None and at.stream and not rank:

@@ -25,7 +25,8 @@ CASCADE = (
     r"gloo|NCCL|CUDA error|CUBLAS_|cuDNN|Connection (?:closed|reset|refused)|[Tt]imed out|Broken pipe",
     r"^(?:\w+\.)*(?:botocore|boto3|urllib3|requests|aiohttp|httpx|grpc|redis|fsspec|s3fs|gcsfs|adlfs)\.",
     r"^(?:google\.(?:api_core|auth|cloud)|azure|kubernetes)\.",
-    r"died with <Signals|PytorchStreamWriter|monitoredBarrier|DataLoader worker \(pid|gaierror",
+    r"The actor died unexpectedly|died with <Signals|PytorchStreamWriter|monitoredBarrier",
+    r"DataLoader worker \(pid|gaierror",
     r"Errno (?:5|28|107|116|121|122)\]",
 )
 """Exceptions that follow from a fault of a machine or peer. Any other one is the script's own doing, so an
@@ -47,10 +48,10 @@ RULES: tuple[Rule, ...] = (
     *cluster.HEAD,
     *machine.HARDWARE,
     *machine.MEMORY,
-    *program.STATE,
     *program.ENVIRONMENT,
     *program.EXCEPTIONS[:1],
     *machine.STORAGE,
+    *program.STATE,
     *machine.NETWORK_ROOTS,
     *cluster.NODES,
     *machine.SYMPTOMS,

@@ -46,7 +46,8 @@ TELLING_WORDS = tuple(word.replace("~", " ") for word in WORDS.split())
 TELLING = re.compile(_alternatives(TELLING_WORDS))
 """Every line on which a rule for logs can hit holds one of these; a test looks after it."""
 
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ANSI = re.compile(r"\x1b?\[[0-9;]+m")
+"""Also where the escape itself was lost on the way."""
 PREFIXES = {
     # (Rank pid=7, ip=10.0.0.7) and (raylet, ip=10.0.0.7)
     "(": (re.compile(r"\((?P<name>[\w.:<>]+)(?: pid=(?P<pid>\d+))?(?:, ip=(?P<node>[\w.:-]+))?\)\s?"),),
@@ -86,7 +87,7 @@ class Line:
 
 def parse(raw: str, number: int) -> Line:
     text = raw.rstrip("\r").rpartition("\r")[2]
-    text = ANSI.sub("", text) if "\x1b" in text else text
+    text = ANSI.sub("", text) if "\x1b" in text or "[0m" in text else text
     found: dict[str, str | None] = {}
     streams: list[str] = []
     while match := next((m for p in PREFIXES.get(_kind(text), ()) if (m := p.match(text))), None):

@@ -286,7 +286,7 @@ PEER_GONE: tuple[Rule, ...] = (
             r"socket has (?:timed out|failed to connect)",
             r"Temporary failure in name resolution|Name or service not known",
             r"RendezvousConnectionError|RendezvousTimeoutError",
-            r"NCCL error in: .*(?:unhandled system error|internal error)",
+            r"NCCL error in:? .*(?:unhandled system error|internal error)",
             r"No route to host|Network is unreachable",
         ),
         "A connection to a peer was cut, and nothing says why the peer went.",

@@ -35,7 +35,7 @@ STATE: tuple[Rule, ...] = (
         F.DIVERGENCE,
         BOTH,
         (
-            r"(?i:\bloss (?:is|became|was) (?:nan|inf|infinite|not finite))",
+            r"(?i:\bloss (?:is|became|was|contains)(?: an?)? (?:nan|inf|infinite|not finite))",
             r"The loss returned in `training_step` is nan",
             r"Function '\w+' returned nan values",
             r"found NaN in local",
@@ -150,7 +150,7 @@ RAY: tuple[Rule, ...] = (
         F.WORKER_CRASH,
         RAISED,
         (
-            r"worker died unexpectedly",
+            r"worker died unexpectedly|The actor died unexpectedly",
             r"Worker exit type: SYSTEM_ERROR",
             r"WorkerCrashedError",
             r"ActorDiedError|RayActorError|OwnerDiedError|ObjectLostError",
