@@ -59,13 +59,19 @@ def culprit(kind: FailureClass, at: Line | None, text: str, lines: list[Line]) -
     if at.rank is None and at.stream and not rank:
         rank = _rank_of(at.stream, lines)
     if not host and not node and not rank and kind in MACHINES:
-        host = next((f for x in lines for p in HOST if (f := _first(p, x.text))), "")
+        host = _only_host(lines)
     return Culprit(rank=int(rank) if rank else None, node=node, host=host)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     return next((g for g in match.groups() if g), "") if match else ""
+
+
+def _only_host(lines: list[Line]) -> str:
+    """The machine that a log speaks of, if it is one: of several, none is blamed."""
+    named = {x.host for x in lines if x.host} | {f for x in lines for p in HOST if (f := _first(p, x.text))}
+    return named.pop() if len(named) == 1 else ""
 
 
 def _described(lines: list[Line]) -> str:

@@ -47,6 +47,13 @@ def test_a_device_that_fell_off_the_bus_stays_the_cause_whatever_was_printed_aft
     assert (verdict.failure_class, verdict.culprit) == (F.HARDWARE_FAULT, Culprit(host="gpu-7"))
 
 
+@pytest.mark.parametrize(("hosts", "blamed"), [(("gpu-1",), "gpu-1"), (("gpu-1", "gpu-2"), "")])
+def test_a_machine_is_blamed_only_if_the_log_speaks_of_no_other(hosts: tuple[str, ...], blamed: str) -> None:
+    log = "".join(f"starts on host={host}\n" for host in hosts)
+    log += TRACE + "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    assert _verdict(log).culprit == Culprit(host=blamed)
+
+
 @pytest.mark.parametrize("number", [63, 92, 93, 121])
 def test_an_xid_that_is_information_only_is_no_fault(number: int) -> None:
     assert _verdict(XID.format(number)).failure_class is F.UNKNOWN
