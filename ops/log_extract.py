@@ -8,14 +8,12 @@ cannot push out another kind. The end of the log is kept as it is.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import BinaryIO
 
-from ops.policy.log_lines import TELLING_WORDS
+from ops.log_words import Vocabulary
 
 PIECE_BYTES = 1 << 20
 LONGEST_LINE = 1 << 14
@@ -30,7 +28,6 @@ FOLLOWING_OTHERS = 2
 HELD = max(FOLLOWING.values())
 TAIL_LINES = 2000
 NO_SHAPE = b"0123456789abcdef"
-WORDS = tuple(word.encode() for word in TELLING_WORDS)
 
 
 @dataclass(slots=True)
@@ -52,12 +49,13 @@ class Extract:
     """None for a shape that tells nothing."""
     _buckets: dict[frozenset[bytes], list[Shape]] = field(default_factory=dict)
     _kept: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+    _vocabulary: Vocabulary = field(default_factory=Vocabulary)
 
     def add(self, lines: list[bytes], shapes: list[bytes], ahead: list[bytes]) -> None:
         """`ahead` is what follows `lines`, as far as it is known; it is added itself later."""
         last = dict(zip(shapes, range(len(shapes)), strict=True))
         new = [name for name in last if name not in self._known]
-        known = dict(zip(new, words_in([lines[last[name]] for name in new]), strict=True))
+        known = dict(zip(new, self._vocabulary.words_in([lines[last[name]] for name in new]), strict=True))
         found = {name: self._shape(name, known.get(name)) for name in last}
         telling = {name: shape for name, shape in found.items() if shape is not None}
         roomy = {name for name, shape in telling.items() if shape.first < FIRST_OF_A_SHAPE}
@@ -107,20 +105,6 @@ class Extract:
             found.update(enumerate(block, number))
         numbers = sorted(found)
         return "\n".join(found[n].decode(errors="replace").replace("\x00", "") for n in numbers), numbers
-
-
-def words_in(lines: list[bytes]) -> list[frozenset[bytes]]:
-    """The telling words of each line. All lines are searched at once: that is what bytes are quick at."""
-    text = b"\n".join(lines)
-    ends = list(accumulate(len(line) + 1 for line in lines))
-    found: list[set[bytes]] = [set() for _ in lines]
-    for word in WORDS:
-        at = text.find(word)
-        while at >= 0:
-            line = bisect_right(ends, at)
-            found[line].add(word)
-            at = text.find(word, ends[line])
-    return [frozenset(words) for words in found]
 
 
 def read(stream: BinaryIO) -> Extract:
