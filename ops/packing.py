@@ -83,7 +83,10 @@ def entry_sources() -> dict[str, bytes]:
             "the package steadyray is not installed", hint="install steadyray next to steadyray-ops"
         )
     package = Path(next(iter(spec.submodule_search_locations)))
-    return {name: (package / name).read_bytes() for name in ("entry.py", "contract.py", "ray_train.py")}
+    return {
+        name: (package / name).read_bytes()
+        for name in ("entry.py", "contract.py", "hiding.py", "ray_train.py")
+    }
 
 
 def left_out(folder: Path) -> list[str]:

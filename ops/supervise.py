@@ -284,7 +284,9 @@ class Supervisor:
         command = ["python", f"{ENTRY_FOLDER}/entry.py", self.spec.name, str(attempt), run_dir, "--"]
         secret = {name: self._secret(name) for name in self.spec.secret_env}
         callbacks = ",".join(
-            filter(None, (self.spec.env.get(contract.ENV_RAY_TRAIN), f"{ENTRY_FOLDER}.ray_train.Callback"))
+            filter(
+                None, (self.spec.env.get(contract.ENV_RAY_TRAIN), f"{ENTRY_FOLDER}.ray_train.TrainCallback")
+            )
         )
         own = {
             contract.ENV_RAY_TRAIN: callbacks,

@@ -1,25 +1,63 @@
 """From evidence to a failure class: an ordered table of rules, first hit wins.
 
-What the supervisor itself did comes first, then the trainer's own hint, then
-the table in `failure_rules`. Called by `ops.gather` when an attempt has ended.
+What the supervisor itself did comes first, then the trainer's own hint, then the table in `failure_rules`.
+Called by `ops.gather` when an attempt has ended, and by `ops.explain_log` for any log.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 
 from steadyray.contract import Failure, FailureClass
 
-from ops.policy.failure_rules import CASCADE, RULES, Rule
+from ops.policy.culprits import culprit
+from ops.policy.failure_rules import RULES
+from ops.policy.log_lines import TELLING, Line, lines_of, stamp, steps_after
 from ops.policy.model import Culprit, Evidence, JobView, Verdict
+from ops.policy.rule import Rule
+from ops.policy.tracebacks import (
+    LAST_LINES,
+    STEPS_AFTER_A_FAULT,
+    Raised,
+    final_exception,
+    follows,
+    headline,
+    root_exception,
+)
+from ops.policy.treatments import TREATMENTS
 
+__all__ = ["classify", "final_exception", "gather_evidence"]
 F = FailureClass
-
 
 HINT_CONFIDENCE = 0.98
 INCIDENT_CONFIDENCE = 0.9
+ABORTED = frozenset({"134", "-6"})
+MOST_LINES = 4
+"""Of one verdict, besides the line that decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The log of an attempt, read once: its lines, those worth asking about, and what was raised."""
+
+    lines: list[Line]
+    telling: list[tuple[Line, bool]]
+    """With each whether work went on after it."""
+    raised: Raised | None
+
+    @property
+    def own(self) -> Raised | None:
+        """The script's own exception: no consequence of a fault of a machine or peer."""
+        return self.raised if self.raised and not follows(self.raised.text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    fact: Evidence
+    match: re.Match[str]
+    line: Line | None = None
+    more: tuple[Line, ...] = ()
 
 
 def classify(evidence: tuple[Evidence, ...]) -> Verdict:
@@ -28,9 +66,11 @@ def classify(evidence: tuple[Evidence, ...]) -> Verdict:
         for fact in evidence:
             if fact.source == source and (found := _named(fact, confidence)):
                 return found
+    story = _read(evidence)
     for rule in RULES:
-        if hit := _hit(rule, evidence):
-            return _verdict(rule, hit, evidence)
+        if hit := _hit(rule, evidence, story):
+            rule, hit = _earliest(rule, hit, evidence, story)
+            return _verdict(rule, hit, evidence, story)
     return Verdict(F.UNKNOWN, "NoEvidence", "Nothing is known about this ending.", 0.0)
 
 
@@ -43,70 +83,102 @@ def _named(fact: Evidence, confidence: float) -> Verdict | None:
     return Verdict(F(word), rule, message, confidence, (fact,))
 
 
-def _hit(rule: Rule, evidence: tuple[Evidence, ...]) -> tuple[Evidence, re.Match[str]] | None:
+def _read(evidence: tuple[Evidence, ...]) -> Story:
+    log = next((e.text for e in evidence if e.source == "log"), "")
+    lines = lines_of(log) if log else []
+    counts = steps_after(lines)
+    telling = [
+        (line, counts[i] > STEPS_AFTER_A_FAULT) for i, line in enumerate(lines) if TELLING.search(line.text)
+    ]
+    signalled = any(e.source == "exit" and e.text in ABORTED for e in evidence)
+    known = any(e.source == "exception" for e in evidence)
+    raised = root_exception(log, driver=not signalled) if known else None
+    return Story(lines, telling, raised)
+
+
+# --- which rule hits ----------------------------------------------------------------------------------
+def _hit(rule: Rule, evidence: tuple[Evidence, ...], story: Story) -> Hit | None:
     for source in rule.sources:
         for fact in evidence:
-            end = _explained_until(rule, evidence) if source == "log" else None
-            if fact.source != source or (match := re.search(rule.pattern, fact.text)) is None:
+            if fact.source != source or (rule.symptom and story.own):
                 continue
-            if end is not None:  # the newest match counts: the fault may have come a second time
-                match = list(re.finditer(rule.pattern, fact.text))[-1]
-                if match.start() < end:
-                    continue
-            return fact, match
+            if source == "log" and rule.patterns:
+                if found := _in_log(rule, fact, story):
+                    return found
+            elif match := re.search(rule.pattern, fact.text):
+                return Hit(fact, match, story.raised.line if story.raised and source == "exception" else None)
     return None
 
 
-def _explained_until(rule: Rule, evidence: tuple[Evidence, ...]) -> int | None:
-    """Where in the log the script's own last exception begins, if that one is no consequence of a fault.
+def _earliest(rule: Rule, hit: Hit, evidence: tuple[Evidence, ...], story: Story) -> tuple[Rule, Hit]:
+    """Of rules whose order says nothing about cause and effect, the one that hits first in the log."""
+    found = [(rule, hit)]
+    for other in RULES:
+        if rule.contest and other.contest == rule.contest and other is not rule:
+            found += [(other, found_there)] if (found_there := _hit(other, evidence, story)) else []
+    return min(found, key=lambda f: f[1].line.number if f[1].line else 0)
 
-    A fault that the script got over does not explain an exception of another kind that it raised later.
+
+def _in_log(rule: Rule, fact: Evidence, story: Story) -> Hit | None:
+    """The earliest line that hits and still matters.
+
+    A fault that the script got over explains neither an exception of another kind that it raised later nor
+    an end after further steps. What others saw of a fault never explains an own exception.
     """
-    log = next((e.text for e in evidence if e.source == "log"), "")
-    own = next((e.text for e in evidence if e.source == "exception"), "")
-    if not rule.patterns or not own or re.search("|".join(CASCADE), _named_error(own), re.MULTILINE):
+    own = story.own
+    pattern = re.compile(rule.pattern)
+    first = own.start if own else 0
+    if TREATMENTS[rule.failure_class].budget == "none" and not rule.lasting:
+        first = max(first, len(story.lines) - LAST_LINES)
+    hits = [
+        (line, match)
+        for line, over in story.telling
+        if line.number >= first and (rule.lasting or not over) and (match := pattern.search(line.text))
+    ]
+    if not hits:
         return None
-    return _chain_start(log, log.rfind(own.splitlines()[0]))
+    line, match = hits[0]
+    return Hit(fact, match, line, tuple(x for x, _ in hits[1 : MOST_LINES + 1]))
 
 
-def _named_error(exception: str) -> str:
-    """The exception's line; where a task of Ray raised it, that line stands below the remote traceback."""
-    if not exception.startswith("ray.exceptions.RayTaskError"):
-        return _headline(exception)
-    return "\n".join(line for line in exception.splitlines() if _is_margin(line))
-
-
-CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-
-
-def _chain_start(log: str, exception: int) -> int:
-    """Where the first traceback of a chain of exceptions begins; the chain is one story."""
-    start = max(0, log.rfind(TRACEBACK, 0, max(0, exception)))
-    while start and log[:start].rstrip().rpartition("\n")[2].startswith(CHAINED):
-        earlier = log.rfind(TRACEBACK, 0, start)
-        if earlier < 0:
-            break
-        start = earlier
-    return start
-
-
-def _verdict(rule: Rule, hit: tuple[Evidence, re.Match[str]], evidence: tuple[Evidence, ...]) -> Verdict:
-    fact, match = hit
+# --- what a hit says ----------------------------------------------------------------------------------
+def _verdict(rule: Rule, hit: Hit, evidence: tuple[Evidence, ...], story: Story) -> Verdict:
     message = rule.message
-    if fact.source == "exception":
-        message = f"{message} {_headline(fact.text)}"
-    elif fact.source == "exit":
+    if hit.fact.source == "exception":
+        message = f"{message} {headline(hit.fact.text)}"
+    elif hit.fact.source == "exit":
         spoke = "" if rule.failure_class is F.UNKNOWN else _last_words(evidence)
-        message = f"{message} Exit code {fact.text}{spoke}."
-    shown = replace(fact, text=_around(fact.text, match))
-    return Verdict(
-        rule.failure_class,
-        rule.name,
-        message,
-        rule.confidence,
-        (shown,),
-        _culprit(rule.failure_class, evidence),
-    )
+        message = f"{message} Exit code {hit.fact.text}{spoke}."
+    shown = _shown(hit)
+    named = _culprit(rule, hit, story)
+    return Verdict(rule.failure_class, rule.name, message, rule.confidence, shown, named, rule.node_action)
+
+
+def _culprit(rule: Rule, hit: Hit, story: Story) -> Culprit:
+    """Of the first line of the evidence that names anybody."""
+    if not rule.patterns:
+        return Culprit()
+    found = culprit(rule.failure_class, hit.line, _text(hit), story.lines)
+    others = (culprit(rule.failure_class, x, x.text, story.lines) for x in hit.more)
+    return found if found != Culprit() else next((c for c in others if c != Culprit()), found)
+
+
+def _text(hit: Hit) -> str:
+    """What may name the culprit: the line, or the whole exception."""
+    return hit.fact.text[:4000] if hit.line is None or hit.fact.source != "log" else hit.line.text
+
+
+def _shown(hit: Hit) -> tuple[Evidence, ...]:
+    """The line that decided first, then others on which the same rule hits."""
+    if hit.fact.source == "log" and hit.line is not None:
+        return tuple(
+            replace(hit.fact, text=x.text.strip()[:500], line=x.number, stamp=stamp(x.raw))
+            for x in (hit.line, *hit.more)
+        )
+    text = _around(hit.fact.text, hit.match)
+    if hit.line is None:
+        return (replace(hit.fact, text=text),)
+    return (replace(hit.fact, text=text, line=hit.line.number, stamp=stamp(hit.line.raw)),)
 
 
 RAYS_FIRST_LINE = "Running entrypoint for job "
@@ -128,83 +200,10 @@ def _around(text: str, match: re.Match[str]) -> str:
     return text[start : end if end >= 0 else len(text)].strip()[:500]
 
 
-def _headline(exception: str) -> str:
-    return exception.strip().splitlines()[0][:300] if exception.strip() else ""
-
-
-TRACEBACK = "Traceback (most recent call last)"
-EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_][\w.]*)(?:\([\w.]+\))?(?::.*)?$")
-
-
-LAST_LINES = 60
-WORK_LINE = re.compile(
-    r"(?i)^\W*(?:(?:global[ _-]?)?step|epoch|iter(?:ation)?|batch|train(?:ing)?|eval\w*|loss)\b"
-    r"|^\W*\d{4}-\d\d-\d\d[T ][\d:.,]+\S*\W+(?:\S+\W+)?(?:INFO|DEBUG)\b|^(?:INFO|DEBUG)\b"
-)
-
-
-def final_exception(log: str) -> str:
-    """The exception, with its message, of the last traceback that ends the log; empty if there is none.
-
-    A traceback in the middle of a log was handled or belongs to somebody else. Text may follow an
-    exception's own lines (Ray writes its process ids), so what counts is that no new work follows: only
-    the last 60 lines are considered, without the indented ones, of which a traceback has any number.
-    """
-    lines = log.splitlines()
-    starts = [i for i, line in enumerate(lines) if TRACEBACK in line and not line.startswith("(")]
-    if not starts:
-        return ""
-    for i in range(starts[-1] + 1, len(lines)):
-        if _is_margin(lines[i]) and EXCEPTION_LINE.match(lines[i]):
-            after = [line for line in lines[i + 1 :] if _is_margin(line)]
-            over = len(after) >= LAST_LINES or _works_on(lines[: starts[-1]], after)
-            return "" if over else "\n".join(lines[i:])
-    return ""
-
-
-def _is_margin(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith((" ", "\t"))
-
-
-def _works_on(before: list[str], after: list[str]) -> bool:
-    """Whether the script went on: a line of training, or one that looks like those before the traceback.
-
-    Lines of the same shape differ in their numbers only. What processes write as they end looks like
-    nothing before it, and Ray's own lines begin with a bracket.
-    """
-    shapes = {_shape(line) for line in before if _is_margin(line)}
-    own = [line for line in after if not line.startswith(("(", "["))]
-    twice = any(_shape(a) == _shape(b) for a, b in pairwise(own))
-    return twice or any(WORK_LINE.match(line) or _shape(line) in shapes for line in own)
-
-
-def _shape(line: str) -> str:
-    return re.sub(r"[-+]?\d[\d.,:e+-]*", "#", line.strip())
-
-
+# --- evidence -----------------------------------------------------------------------------------------
 def _by_signal(exit_code: int | None) -> bool:
     """Negative, or 128 and the signal's number as a shell has it; 247 is what some runtimes make of -9."""
     return exit_code is not None and (exit_code < 0 or 128 < exit_code < 160 or exit_code == 247)
-
-
-SILENT_RANK_LINE = re.compile(r"\[?[Rr]ank (\d+)\]?.*Watchdog caught collective operation timeout")
-WORLD_SIZE = re.compile(r"world[_ ]size[=: ]+(\d+)", re.IGNORECASE)
-NODE_NAME = re.compile(r"\b(?:node|host)[=: ]+['\"]?([A-Za-z0-9][\w.-]*\d[\w.-]*)", re.IGNORECASE)
-
-
-def _culprit(kind: FailureClass, evidence: tuple[Evidence, ...]) -> Culprit:
-    """Whom the log points at: in a collective time-out the rank that did *not* complain."""
-    log = "\n".join(e.text for e in evidence if e.source == "log")
-    if kind is F.COLLECTIVE_TIMEOUT:
-        loud = {int(m) for m in SILENT_RANK_LINE.findall(log)}
-        size = WORLD_SIZE.search(log)
-        silent = sorted(set(range(int(size[1]) if size else max(loud, default=-1) + 1)) - loud)
-        rank = silent[0] if len(silent) == 1 else None
-        place = rank is not None and re.search(rf"[Rr]ank {rank}\b[^\n]*?(?:node|host)[=: ]+([\w.-]+)", log)
-        return Culprit(rank=rank, host=place[1] if place else "")
-    if kind is F.HARDWARE_FAULT and (name := NODE_NAME.search(log)):
-        return Culprit(host=name[1])
-    return Culprit()
 
 
 def gather_evidence(
@@ -236,9 +235,11 @@ def gather_evidence(
         if job.exit_code is not None:
             facts.append(Evidence("exit", str(job.exit_code), now))
     if log:
-        # who was ended by a signal did not end by an exception: one in its log was handled
-        raised = not (job and (job.exit_code == 0 or _by_signal(job.exit_code)))
-        if raised and (exception := final_exception(log)):
-            facts.append(Evidence("exception", exception, now))
+        # who was ended by a signal did not end by an exception: one in its log was handled, but for that of a
+        # rank for which the driver waited until a watchdog aborted it
+        aborted = job is not None and str(job.exit_code) in ABORTED
+        raised = aborted or not (job and (job.exit_code == 0 or _by_signal(job.exit_code)))
+        if raised and (root := root_exception(log, driver=not aborted)):
+            facts.append(Evidence("exception", root.text, now))
         facts.append(Evidence("log", log, now))
     return tuple(facts)

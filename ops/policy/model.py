@@ -74,6 +74,10 @@ class Evidence:
     text: str
     time: float = 0.0
     """Wall clock seconds at which it was seen or written."""
+    line: int = 0
+    """Number of the line in its log, from 1; 0 if it is none of a log."""
+    stamp: str = ""
+    """The time that the line itself carries, as it is written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class Verdict:
     confidence: float
     evidence: tuple[Evidence, ...] = ()
     culprit: Culprit = Culprit()
+    node_action: str | None = None
+    """Of the rule, instead of what the class leads to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,3 +38,8 @@ def test_the_document_says_of_each_failure_class_what_the_supervisor_does(rows: 
     decided = {kind: (RETRIED[t.budget], t.advice.replace("`", "")) for kind, t in TREATMENTS.items()}
     assert written == decided
     assert set(written) == set(FailureClass)
+
+
+def test_the_document_says_what_each_failure_class_means_for_job_and_node(rows: list[list[str]]) -> None:
+    written = [row for row in rows if len(row) == 3 and row[0] in set(FailureClass)]
+    assert written == [[kind, t.job_action, t.node_action] for kind, t in TREATMENTS.items()]

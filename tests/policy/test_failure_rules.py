@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from corpus import CASES
 from steadyray.contract import Failure, FailureClass
 
 from ops.policy.failure import classify, final_exception, gather_evidence
@@ -142,7 +143,7 @@ SAMPLES: list[tuple[str, JobView | None, str, FailureClass]] = [
         "python: can't open file 'x.py': [Errno 2] No such file\n",
         F.BAD_INPUT,
     ),
-    ("NativeCrash", failed(code=139), "Segmentation fault\n", F.WORKER_CRASH),
+    ("NativeCrash", failed(code=139), "step 5\n", F.WORKER_CRASH),
     ("Killed", failed(code=-9), "step 5\n", F.UNKNOWN),
     ("OwnExitCode", failed(code=3), "step 5\n", F.USER_ERROR),
     ("StoppedInRay", JobView(JobStatus.STOPPED, "Job was intentionally stopped."), "step 5\n", F.CANCELLED),
@@ -171,8 +172,9 @@ def test_what_the_interface_said_means_that_the_head_is_lost(said: str, rule: st
 
 
 def test_each_rule_has_a_sample_an_owner_and_a_date() -> None:
-    shown = {s[0] for s in SAMPLES} | {"UnknownToHead", "ClusterGone"}
-    assert {r.name for r in RULES} == shown
+    shown = {s[0] for s in SAMPLES} | {"UnknownToHead", "ClusterGone"} | {case.verdict.rule for case in CASES}
+    assert {r.name for r in RULES} - shown == set()
+    assert len({r.name for r in RULES}) == len(RULES)
     assert all(r.owner and r.since.startswith("20") and 0 <= r.confidence <= 1 for r in RULES)
 
 

@@ -49,7 +49,7 @@ def test_histories_environments_and_caches_stay_at_home(tmp_path: Path) -> None:
         (tmp_path / path).write_text("x")
     (tmp_path / "train.py").write_text("x")
     _, data = packing.pack(tmp_path)
-    entry = {f"{packing.ENTRY_FOLDER}/entry.py", f"{packing.ENTRY_FOLDER}/contract.py"}
+    entry = {f"{packing.ENTRY_FOLDER}/{name}" for name in packing.entry_sources()}
     assert names(data) == {"train.py", *entry}
 
 

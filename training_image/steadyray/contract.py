@@ -9,8 +9,6 @@ separator whatever the storage is.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
@@ -26,7 +24,7 @@ ENV_RESUME_FROM = "STEADYRAY_RESUME_FROM"
 """Path of the newest good checkpoint folder; empty or absent when there is none."""
 
 ENV_SECRETS = "STEADYRAY_SECRETS"
-"""Names of variables, joined by commas, whose values may stand in nothing that is written down."""
+"""Names of variables, joined by commas, whose values may stand in nothing that is written; see hiding."""
 
 PHASE_WAITING = "waiting"
 """Phase of a run whose ranks wait for capacity."""
@@ -104,18 +102,6 @@ class Depth(StrEnum):
 
 ENV_RAY_TRAIN = "RAY_TRAIN_CALLBACKS"
 """Ray's own variable: classes that Ray Train loads, as `module.Class`, joined by commas."""
-
-HIDDEN = "[redacted]"
-
-
-def hide(text: str) -> str:
-    """`text` without the values of the variables that STEADYRAY_SECRETS names, also as JSON escapes them."""
-    names = os.environ.get(ENV_SECRETS, "").split(",")
-    values = {value for name in names if name and (value := os.environ.get(name))}
-    for value in sorted(values | {json.dumps(v)[1:-1] for v in values}, key=len, reverse=True):
-        text = text.replace(value, HIDDEN)
-    return text
-
 
 # --- paths -------------------------------------------------------------------------------------------
 SPEC = "spec.json"

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from steadyray import checkpoint, contract
+from steadyray import checkpoint
 from steadyray.collective import (
     Group,
     GroupFailed,
@@ -30,6 +30,7 @@ from steadyray.collective import (
     send_state,
 )
 from steadyray.contract import FailureClass
+from steadyray.hiding import hide
 from steadyray.messages import STAGES, Assignment, MemberError, MemberState, Report, Settings
 from steadyray.session import Place
 from steadyray.state import State, StateDict
@@ -298,11 +299,11 @@ def _class_of(error: BaseException) -> FailureClass:
 
 def _words(error: BaseException) -> str:
     try:
-        return contract.hide(str(error))  # before it is cut, or a part of a secret would stay
+        return hide(str(error))  # before it is cut, or a part of a secret would stay
     except Exception as again:  # noqa: BLE001  or the training thread would end without a word, as a hang
         return f"(its message cannot be made: {type(again).__name__})"
 
 
 def _user_traceback(error: BaseException) -> str:
-    text = contract.hide("".join(traceback.format_exception(error)))
+    text = hide("".join(traceback.format_exception(error)))
     return text[-20_000:]

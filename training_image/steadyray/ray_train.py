@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import numbers
 import os
@@ -18,16 +19,13 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable as Function
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-if __package__ == "steadyray":
-    from steadyray import contract
-else:  # shipped next to contract.py
-    import importlib
-
-    contract = importlib.import_module(f"{__package__}.contract" if __package__ else "contract")
+contract = importlib.import_module(f"{__package__}.contract")
+hide: Callable[[str], str] = importlib.import_module(f"{__package__}.hiding").hide
+"""By the name of whatever folder this file was shipped in."""
 
 try:
     from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
@@ -45,9 +43,9 @@ KEPT_EXCEPTIONS = 20
 """The newest ones; a script that Ray Train starts for ever must not fill the storage."""
 
 
-def never_raises(method: Function[..., None]) -> Function[..., None]:
+def never_raises(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
-    def call(self: Callback, *args: Any, **kwargs: Any) -> None:
+    def call(self: TrainCallback, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001  the training must go on, whatever this is
@@ -58,7 +56,7 @@ def never_raises(method: Function[..., None]) -> Function[..., None]:
     return call
 
 
-class Callback(*BASES):  # type: ignore[misc]
+class TrainCallback(*BASES):  # type: ignore[misc]
     """Made in the driver and sent to Ray Train's controller, which has the same environment."""
 
     def __init__(self) -> None:
@@ -102,8 +100,8 @@ class Callback(*BASES):  # type: ignore[misc]
                 "time": now,
                 "rank": rank,
                 "kind": type(error).__name__,
-                "message": contract.hide(str(error))[:2000],
-                "traceback": contract.hide("".join(traceback.format_exception(error)))[-8000:],
+                "message": hide(str(error))[:2000],
+                "traceback": hide("".join(traceback.format_exception(error)))[-8000:],
                 "step": self.step,
             }
             for rank, error in sorted(errors.items())
@@ -114,7 +112,7 @@ class Callback(*BASES):  # type: ignore[misc]
         )
 
     # --- what is written --------------------------------------------------------------------------
-    def _progress(self, metrics: list[dict[str, Any]]) -> contract.Progress:
+    def _progress(self, metrics: list[dict[str, Any]]) -> Any:
         first = metrics[0] if metrics else {}
         figures = {str(k): float(v) for k, v in first.items() if _is_number(v)}
         step = next((figures[name] for name in STEP_NAMES if name in figures), float(self.reports))
@@ -138,7 +136,7 @@ class Callback(*BASES):  # type: ignore[misc]
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.ray-train-{os.getpid()}")
         try:
-            partial.write_text(contract.hide(json.dumps(content, default=str)))
+            partial.write_text(hide(json.dumps(content, default=str)))
             partial.replace(target)
         finally:
             with contextlib.suppress(OSError):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyray import contract
+from steadyray.hiding import hide
 
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}")
 """Names of files in the making."""
@@ -65,7 +66,7 @@ def own_attempt(root: Path | None) -> int:
 
 
 def encode(record: contract.Record) -> bytes:
-    return contract.hide(json.dumps(record.to_json(), sort_keys=True, default=str)).encode()
+    return hide(json.dumps(record.to_json(), sort_keys=True, default=str)).encode()
 
 
 class RunWriter:
@@ -100,7 +101,7 @@ class RunWriter:
     def text(self, name: str, content: str) -> str:
         """Save a piece of evidence; returns its path relative to the run directory."""
         path = contract.evidence(self.attempt, name)
-        self._later(path, contract.hide(content).encode(), write_atomic)
+        self._later(path, hide(content).encode(), write_atomic)
         return path
 
     def _put(self, path: str, record: contract.Record, write: Callable[[Path, bytes], object]) -> None:
