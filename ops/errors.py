@@ -62,3 +62,16 @@ class BadRequestError(ClusterError):
 
 class StoreError(OpsError):
     """The run storage refused or ignored an operation."""
+
+
+class RunGoneError(StoreError):
+    """The run directory itself is not there any more."""
+
+    def __init__(self, run: str, url: str, cluster: str = "local") -> None:
+        where = "" if cluster == "local" else f" --cluster {cluster}"
+        super().__init__(
+            f"run {run} has lost its directory {url}: it was removed, or its disk is not mounted. A job of "
+            "the run goes on, but nothing that it saves there is kept",
+            hint="bring the directory back, and it goes on by itself; or end the job: "
+            f"steadyray job stop {run}{where}",
+        )

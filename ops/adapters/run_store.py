@@ -1,4 +1,4 @@
-"""Run storage on obstore: a local folder or any URL that obstore knows (s3, gs, az, memory).
+"""Run storage: a folder, or by obstore any URL that it knows (s3, gs, az, memory).
 
 Claims rest on one thing: an exclusive create that the storage itself decides. A store that ignores the
 condition would let two supervisors act at once, so a URL is probed when it is first opened.
@@ -13,9 +13,42 @@ from pathlib import Path
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
-from obstore.store import LocalStore, ObjectStore, from_url
+from obstore.store import ObjectStore, from_url
+from steadyray.folder import Folder, FolderGoneError
 
-from ops.errors import StoreError
+from ops.errors import RunGoneError, StoreError
+from ops.ports import RunStore
+
+
+class FolderStore:
+    """Files of one run in a folder. Implements `ops.ports.RunStore`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Folder(folder)
+
+    @property
+    def url(self) -> str:
+        return str(self._folder.root)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with translated(self.url, path):
+            return self._folder.create(path, data)
+
+    def put(self, path: str, data: bytes) -> None:
+        with translated(self.url, path):
+            self._folder.put(path, data)
+
+    def get(self, path: str) -> bytes | None:
+        with translated(self.url, path):
+            return self._folder.get(path)
+
+    def list(self, prefix: str = "") -> dict[str, int]:
+        with translated(self.url, prefix):
+            return self._folder.list(prefix)
+
+    def delete(self, path: str) -> None:
+        with translated(self.url, path):
+            self._folder.delete(path)
 
 
 class ObStore:
@@ -68,6 +101,8 @@ def translated(url: str, path: str) -> Iterator[None]:
     """obstore's errors into FileExistsError, FileNotFoundError and StoreError."""
     try:
         yield
+    except FolderGoneError as error:
+        raise RunGoneError(Path(url).name, url) from error
     except AlreadyExistsError as error:
         raise FileExistsError(path) from error
     except (NotFoundError, FileNotFoundError) as error:
@@ -80,14 +115,18 @@ def translated(url: str, path: str) -> Iterator[None]:
         ) from error
 
 
-def open_store(root: str, run: str) -> ObStore:
-    """The store of `run` under `root`, a folder or a URL. A folder is made when something is written."""
+def url_of(root: str, run: str) -> str:
+    """One name for a run's directory, however `root` is spelled."""
+    return f"{root.rstrip('/')}/{run}" if "://" in root else str(Path(root).expanduser().resolve() / run)
+
+
+def open_store(root: str, run: str) -> RunStore:
+    """The store of `run` under `root`, a folder or a URL."""
+    url = url_of(root, run)
     if "://" not in root:
-        folder = Path(root).expanduser().resolve() / run  # one name, however the path is spelled
-        with translated(str(folder), ""):
-            folder.mkdir(parents=True, exist_ok=True)
-            return ObStore(LocalStore(prefix=folder), str(folder))
-    url = f"{root.rstrip('/')}/{run}"
+        with translated(url, ""):
+            Path(url).mkdir(parents=True, exist_ok=True)
+        return FolderStore(Path(url))
     with translated(url, ""):
         store = ObStore(from_url(url), url)
     probe(store)

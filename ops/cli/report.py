@@ -13,6 +13,7 @@ from ops import config
 from ops.adapters import run_store
 from ops.errors import NotFoundError, StoreError
 from ops.output import Format, show
+from ops.ports import RunStore
 from ops.report import Report, as_json, read_report
 from ops.report_page import render_page
 from ops.report_summary import print_summary
@@ -48,9 +49,7 @@ def report(
         webbrowser.open(page.as_uri())
 
 
-def present(
-    store: run_store.ObStore, run: str, html: Path | None = None, output: Format = Format.TABLE
-) -> Path:
+def present(store: RunStore, run: str, html: Path | None = None, output: Format = Format.TABLE) -> Path:
     """Write the page and print the screen or the data; `job run` ends with it. Returns the page's path."""
     found = read_report(store, run)
     page = write_page(found, store.url, html)
@@ -61,7 +60,7 @@ def present(
     return page
 
 
-def find(run: str) -> run_store.ObStore:
+def find(run: str) -> RunStore:
     """The store of a run given by name or path. Raises NotFoundError with the names that there are."""
     path = Path(run)
     if path.name != run and path.is_dir():

@@ -25,12 +25,15 @@ def test_the_contract_needs_the_standard_library_only(root: Path) -> None:
     assert {name.split(".")[0] for name in _imports(contract)} <= sys.stdlib_module_names
 
 
-def test_the_tools_see_nothing_of_the_library_but_the_contract(root: Path) -> None:
+SHARED = ("steadyray.contract.", "steadyray.folder.")
+
+
+def test_the_tools_see_nothing_of_the_library_but_the_contract_and_its_storage(root: Path) -> None:
     seen = {
         f"{path.relative_to(root)}: {name}"
         for path in (root / "ops").rglob("*.py")
         for name in _imports(path)
-        if name.split(".")[0] == "steadyray" and not f"{name}.".startswith("steadyray.contract.")
+        if name.split(".")[0] == "steadyray" and not f"{name}.".startswith(SHARED)
     }
     assert seen == set()
 
@@ -47,9 +50,8 @@ def test_the_policy_asks_no_clock(root: Path) -> None:
 
 
 def test_the_contract_is_imported_without_torch_and_ray(root: Path) -> None:
-    code = (
-        "import sys, steadyray.contract; print(sorted({'torch', 'ray', 'numpy', 'ops'} & set(sys.modules)))"
-    )
+    heavy = "{'torch', 'ray', 'numpy', 'ops'}"
+    code = f"import sys, steadyray.contract, steadyray.folder; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "[]"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import threading
 import time
 import uuid
@@ -17,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from steadyray import contract
+
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}")
+"""Names of files in the making."""
 
 
 def write_atomic(path: Path, data: bytes) -> None:
