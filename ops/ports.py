@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ops.policy.model import Capacity, JobView
+from ops.policy.model import Capacity, JobStatus, JobView
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,9 @@ class RayCluster(Protocol):
 
     def job(self, submission_id: str) -> JobView | None:
         """None if the head answers that it does not know the job."""
+
+    def jobs_of(self, run_url: str) -> tuple[tuple[str, JobStatus], ...]:
+        """Submission id and status of every job that writes into that run directory."""
 
     def log_tail(self, submission_id: str, lines: int = 400) -> str:
         """Last lines of the driver's log; empty where its node is gone."""

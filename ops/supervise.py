@@ -16,7 +16,7 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 
-from ops.errors import BadRequestError, ClusterError, StoreError, UsageError
+from ops.errors import BadRequestError, ClusterError, RunGoneError, StoreError, UsageError
 from ops.gather import Gatherer
 from ops.notes import Notes
 from ops.outages import Outages
@@ -106,15 +106,21 @@ class Supervisor:
 
     def _store_silent(self, error: StoreError) -> Tick:
         """One bad answer of the storage ends no run of days; one that stays away is a person's matter."""
+        if isinstance(error, RunGoneError):
+            error = RunGoneError(self.spec.name, self.store.url, self.spec.cluster)
         now = self.clock.monotonic()
         self._store_failed = self._store_failed or now
         if self._last is None or now - self._store_failed > STORE_PATIENCE_SECONDS:
             raise error
-        text = f"The run storage did not answer: {self.record.clean(str(error))}. Tries again."
+        said = self.record.clean(str(error))
+        gone = isinstance(error, RunGoneError)
+        text = f"{said}; {error.hint}" if gone else f"The run storage did not answer: {said}. Tries again."
         decision = Decision(Action.WAIT, FailureClass.STORAGE_TRANSIENT, text)
         return Tick(replace(self._last, message=text), decision, TICK_SECONDS)
 
     def _tick(self) -> Tick:
+        if self._last is not None and self.store.get(contract.SPEC) is None:  # a job may make a new folder
+            raise RunGoneError(self.spec.name, self.store.url)
         self.presence.renew(self.clock.monotonic(), self.clock.now())
         view = self.gatherer.look()
         decision = self._patient(view, decide(view))

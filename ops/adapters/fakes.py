@@ -86,6 +86,11 @@ class FakeCluster:
         self._answer()
         return self.jobs.get(submission_id)
 
+    def jobs_of(self, run_url: str) -> tuple[tuple[str, JobStatus], ...]:
+        self._answer()
+        asked = self.requests.items()
+        return tuple((id, self.jobs[id].status) for id, r in asked if f" {run_url} -- " in r.entrypoint)
+
     def log_tail(self, submission_id: str, lines: int = 400) -> str:
         self._answer()
         return "".join(self.logs.get(submission_id, "").splitlines(keepends=True)[-lines:])

@@ -106,6 +106,17 @@ class RayHttp:
         except NotFoundError:
             return None
 
+    def jobs_of(self, run_url: str) -> tuple[tuple[str, JobStatus], ...]:
+        """By the command, which names the run directory: another runs folder may have a run of that name."""
+        place = f" {shlex.quote(run_url)} -- "
+        with self._in_rays_form("/api/jobs/"):
+            jobs = [
+                job
+                for job in self._json("GET", "/api/jobs/")
+                if job.get("submission_id") and place in str(job.get("entrypoint"))
+            ]
+            return tuple((str(job["submission_id"]), JobStatus(job["status"])) for job in jobs)
+
     def log_tail(self, submission_id: str, lines: int = 400) -> str:
         """By the state API, which cuts at the node; the Jobs API would send the whole log each time."""
         job = self.job(submission_id)

@@ -24,15 +24,17 @@ from ops import explain as explaining
 from ops import packing, submission
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
-from ops.adapters.run_store import ObStore, open_store, run_names
+from ops.adapters.run_store import open_store, run_names, url_of
 from ops.cli.background import say_that_it_works, supervise_in_background
 from ops.cli.live import LiveView
 from ops.cli.new_run import Options, attach_to, create, reopen
 from ops.cli.report import present
 from ops.config import runs_root
 from ops.errors import NotFoundError, OpsError, OpsTimeoutError, StoreError
+from ops.orphans import end_jobs
 from ops.output import Format, note, show
 from ops.policy.model import Budgets, RunSnapshot, RunState
+from ops.ports import RunStore
 from ops.record import Recorder
 from ops.supervise import Supervisor, Tick
 
@@ -246,12 +248,21 @@ def logs(
 
 
 @app.command()
-def stop(name: NameArgument) -> None:
+def stop(name: NameArgument, cluster: Cluster = "local") -> None:
     """End a run; its checkpoints stay.
+
+    The cluster is that of the run. It is to be named only for a run whose directory was lost.
 
     Examples: `steadyray job stop digits`, and later `steadyray job resume digits`.
     """
-    store = _store(name)
+    try:
+        store = _store(name)
+    except NotFoundError:
+        ended = end_jobs(maker(cluster).connect(), url_of(runs_root(), name))
+        if not ended:
+            raise
+        note(f"run {name} has lost its directory; asked its job to end: {', '.join(ended)}")
+        return
     if (state := submission.finished_state(store)) is not None:
         note(f"run {name} is already finished ({state})")
         return
@@ -461,7 +472,7 @@ def open_supervisor(name: str) -> Supervisor:
     return _supervisor(name, _store(name))
 
 
-def _supervisor(name: str, store: ObStore) -> Supervisor:
+def _supervisor(name: str, store: RunStore) -> Supervisor:
     spec = submission.find_spec(store, name)
     made_by = maker(spec.cluster)
     return Supervisor(
@@ -469,7 +480,7 @@ def _supervisor(name: str, store: ObStore) -> Supervisor:
     )
 
 
-def _store(name: str) -> ObStore:
+def _store(name: str) -> RunStore:
     """The store of an existing run; raises NotFoundError without making a folder for it."""
     if name not in run_names(runs_root()):
         others = ", ".join(run_names(runs_root())[-5:]) or "none"
@@ -482,7 +493,7 @@ def _numbers(newest: int) -> str:
 
 
 @contextmanager
-def _code_of(store: ObStore) -> Iterator[str]:
+def _code_of(store: RunStore) -> Iterator[str]:
     """A folder with the run's own code; empty where that is not known."""
     with tempfile.TemporaryDirectory(prefix="steadyray-") as folder:
         with suppress(StoreError, zipfile.BadZipFile):
