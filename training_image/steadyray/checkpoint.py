@@ -7,13 +7,12 @@ thread. Loading checks the hashes; a bad checkpoint is set aside, never deleted,
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,14 @@ from typing import Any
 import torch
 
 from steadyray import contract
-from steadyray.rundir import create_exclusive, encode
+from steadyray.rundir import encode
 from steadyray.state import StateDict, clone
+from steadyray.storage import Bucket, Root, Storage, inside, open_storage
 
 STATE_FILE = "state.pt"
 SET_ASIDE = "set-aside"
+NEWEST = f"{contract.CHECKPOINTS}/newest"
+"""In a bucket names the last one that was saved, as a list there may be late."""
 KEEP_LAST = 3
 """The newest ones kept on disk; two good ones must always be there, the third covers a bad one."""
 
@@ -57,7 +59,7 @@ class Loaded:
 class Saver:
     """Writes checkpoints of one generation from rank 0, at most one at a time."""
 
-    root: Path
+    root: Root
     attempt: int
     generation: int
     every_seconds: float | None = 30.0
@@ -111,79 +113,100 @@ class Saver:
 
     def _write(self, state: StateDict, manifest: contract.Manifest, blocking: float, began: float) -> None:
         relative = contract.checkpoint(manifest.step, manifest.attempt, manifest.generation)
-        folder = self.root / relative
+        id = relative.rpartition("/")[2]
         try:
-            if (folder / contract.MANIFEST).exists():
+            storage = open_storage(self.root)
+            if storage.get(f"{relative}/{contract.MANIFEST}") is not None:
                 return
-            size = write(folder, state, manifest)
+            size = write(inside(self.root, relative), state, manifest)
+            if isinstance(storage, Bucket):
+                storage.put(NEWEST, id.encode())
         except Exception as error:  # noqa: BLE001  a full disk is a RuntimeError of torch, a lambda in the state a PicklingError
             self.failed = True
-            self.on_error(f"cannot save checkpoint {folder.name}: {type(error).__name__}: {error}")
+            self.on_error(f"cannot save checkpoint {id}: {type(error).__name__}: {error}")
             return
-        self.parent = folder.name
-        self.on_saved(Saved(manifest.step, folder.name, size, blocking, time.monotonic() - began))
-        prune(self.root, self.keep)
+        self.parent = id
+        self.on_saved(Saved(manifest.step, id, size, blocking, time.monotonic() - began))
+        with suppress(OSError):  # the next one prunes again
+            prune(self.root, self.keep)
 
     def wait(self) -> None:
         if self._thread is not None:
             self._thread.join()
 
 
-def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
+def write(folder: Root, state: StateDict, manifest: contract.Manifest) -> int:
     """Write one checkpoint; the manifest last, by exclusive create. Returns its size in bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / STATE_FILE
-    torch.save(state, path)
-    size = path.stat().st_size
-    files = {STATE_FILE: {"bytes": size, "sha256": _sha256(path)}}
+    storage = open_storage(folder)
+    with storage.write_file(STATE_FILE) as path:
+        torch.save(state, path)
+        size = path.stat().st_size
+        files = {STATE_FILE: {"bytes": size, "sha256": _sha256(path)}}
     complete = contract.Manifest.from_json({**manifest.to_json(), "files": files})
-    create_exclusive(folder / contract.MANIFEST, encode(complete))
+    storage.create(contract.MANIFEST, encode(complete))
     return size
 
 
-def candidates(root: Path) -> list[Path]:
-    """Folders of the checkpoints that exist, the newest lineage (contract.lineage) first."""
-    found = [path.parent for path in (root / contract.CHECKPOINTS).glob(f"*/{contract.MANIFEST}")]
-    return sorted(
-        (f for f in found if contract.lineage(f.name)),
-        key=lambda f: contract.lineage(f.name) or (),
-        reverse=True,
-    )
+def candidates(root: Root) -> list[str]:
+    """Ids of the checkpoints that exist, the newest lineage (contract.lineage) first."""
+    storage = open_storage(root)
+    parts = [key.split("/") for key in storage.list(contract.CHECKPOINTS)]
+    found = {p[1] for p in parts if len(p) == 3 and p[2] == contract.MANIFEST}
+    if isinstance(storage, Bucket):
+        newest = (storage.get(NEWEST) or b"").decode()
+        if newest and storage.get(f"{contract.CHECKPOINTS}/{newest}/{contract.MANIFEST}") is not None:
+            found.add(newest)
+    return sorted((i for i in found if contract.lineage(i)), key=_order, reverse=True)
 
 
-def read(folder: Path) -> tuple[StateDict, contract.Manifest]:
+def _order(id: str) -> tuple[int, ...]:
+    return contract.lineage(id) or ()
+
+
+def read(folder: Root) -> tuple[StateDict, contract.Manifest]:
     """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense."""
+    storage = open_storage(folder)
+    with ExitStack() as stack:
+        try:
+            manifest = _manifest(storage)
+            paths = {name: stack.enter_context(storage.read_file(name)) for name in manifest.files}
+            for name, path in paths.items():
+                _verify(name, path, manifest.files[name])
+            path = paths[STATE_FILE]
+        except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
+            raise CheckpointCorruptError(f"{Path(error.filename).name} is missing") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointCorruptError(f"{contract.MANIFEST} cannot be read: {error}") from error
+        return _decode(path), manifest
+
+
+def _manifest(storage: Storage) -> contract.Manifest:
+    if (data := storage.get(contract.MANIFEST)) is None:
+        raise CheckpointCorruptError(f"{contract.MANIFEST} is missing")
+    manifest = contract.Manifest.from_json(json.loads(data))
+    name = storage.url.rpartition("/")[2]
+    if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(name):
+        raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
+    return manifest
+
+
+def _verify(name: str, path: Path, expected: dict[str, Any]) -> None:
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        raise CheckpointCorruptError(f"{name} has {size} bytes, not {expected['bytes']}")
+    if _sha256(path) != expected["sha256"]:
+        raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
+
+
+def _decode(path: Path) -> StateDict:
     try:
-        manifest = contract.Manifest.from_json(json.loads((folder / contract.MANIFEST).read_bytes()))
-        if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(folder.name):
-            raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
-        _verify(folder, manifest)
-    except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
-        raise CheckpointCorruptError(f"{Path(error.filename).name} is missing") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointCorruptError(f"{contract.MANIFEST} cannot be read: {error}") from error
-    return _decode(folder), manifest
-
-
-def _verify(folder: Path, manifest: contract.Manifest) -> None:
-    for name, expected in manifest.files.items():
-        path = folder / name
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise CheckpointCorruptError(f"{name} has {size} bytes, not {expected['bytes']}")
-        if _sha256(path) != expected["sha256"]:
-            raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
-
-
-def _decode(folder: Path) -> StateDict:
-    try:
-        state: StateDict = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=False)
+        state: StateDict = torch.load(path, map_location="cpu", weights_only=False)
     except Exception as error:
         raise CheckpointCorruptError(f"{STATE_FILE} cannot be decoded: {error}") from error
     return state
 
 
-def load_newest(root: Path) -> Loaded | None:
+def load_newest(root: Root) -> Loaded | None:
     """The newest good checkpoint, or None where there never was one.
 
     Bad ones before it are moved to `checkpoints/set-aside/`. Where none is good they stay: moved away, the
@@ -191,45 +214,41 @@ def load_newest(root: Path) -> Loaded | None:
     """
     began = time.monotonic()
     bad: list[tuple[str, str]] = []
-    for folder in candidates(root):
+    for id in candidates(root):
         try:
-            state, manifest = read(folder)
+            state, manifest = read(inside(root, f"{contract.CHECKPOINTS}/{id}"))
         except CheckpointCorruptError as error:
-            bad.append((folder.name, str(error)))
+            bad.append((id, str(error)))
             continue
         for name, _ in bad:
-            set_aside(root / contract.CHECKPOINTS / name)
-        return Loaded(state, folder.name, manifest, time.monotonic() - began, tuple(bad))
+            set_aside(root, name)
+        return Loaded(state, id, manifest, time.monotonic() - began, tuple(bad))
     if bad:
         raise CheckpointCorruptError(
-            f"no good checkpoint is left in {root / contract.CHECKPOINTS}: "
+            f"no good checkpoint is left in {inside(root, contract.CHECKPOINTS)}: "
             + "; ".join(f"{name}: {reason}" for name, reason in bad)
         )
     return None
 
 
-def set_aside(folder: Path) -> None:
-    target = folder.parent / SET_ASIDE / folder.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():  # the same step was saved, found bad and saved again
-        target = target.with_name(f"{target.name}-{time.time_ns()}")
-    with contextlib.suppress(FileNotFoundError):  # another rank was quicker
-        folder.replace(target)
+def set_aside(root: Root, id: str) -> None:
+    folder = contract.CHECKPOINTS
+    open_storage(root).set_aside(f"{folder}/{id}", f"{folder}/{SET_ASIDE}/{id}")
 
 
-def prune(root: Path, keep: int) -> None:
+def prune(root: Root, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and left-overs without a manifest that are older."""
-    known = candidates(root)
-    for folder in known[max(2, keep) :]:
+    storage, known = open_storage(root), candidates(root)
+    for id in known[max(2, keep) :]:
         # The manifest goes first: from then on the checkpoint does not exist for any reader.
-        (folder / contract.MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-    newest = contract.lineage(known[0].name) if known else None
-    for folder in (root / contract.CHECKPOINTS).glob("*-*-*"):
-        own = contract.lineage(folder.name)
+        storage.delete(f"{contract.CHECKPOINTS}/{id}/{contract.MANIFEST}")
+        storage.remove(f"{contract.CHECKPOINTS}/{id}")
+    aside = set(storage.folders(f"{contract.CHECKPOINTS}/{SET_ASIDE}"))  # in a bucket their files stay
+    for id in set(storage.folders(contract.CHECKPOINTS)) - aside:
         # One process writes at a time and in this order, so what is older will never be completed.
-        if own and newest and own < newest and not (folder / contract.MANIFEST).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        older = contract.lineage(id) is not None and bool(known) and _order(id) < _order(known[0])
+        if older and storage.get(f"{contract.CHECKPOINTS}/{id}/{contract.MANIFEST}") is None:
+            storage.remove(f"{contract.CHECKPOINTS}/{id}")
 
 
 def _sha256(path: Path) -> str:
