@@ -124,11 +124,11 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):  # another rank was quicker
             source.replace(target)
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> tuple[str, ...]:
         try:
-            return [entry.name for entry in os.scandir(self.root / prefix) if entry.is_dir()]
+            return tuple(entry.name for entry in os.scandir(self.root / prefix) if entry.is_dir())
         except FileNotFoundError:
-            return []
+            return ()
 
     def remove(self, folder: str) -> None:
         shutil.rmtree(self.root / folder, ignore_errors=True)

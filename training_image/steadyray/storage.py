@@ -65,7 +65,7 @@ class Storage(Protocol):
     def list(self, prefix: str = "") -> dict[str, int]:
         """Keys below a folder, with sizes in bytes."""
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> tuple[str, ...]:
         """Names of the folders in a folder."""
 
     def delete(self, key: str) -> None:
@@ -186,12 +186,12 @@ class Bucket:
 
         return self._persist(once, prefix)
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> tuple[str, ...]:
         import obstore
 
-        def once() -> list[str]:
+        def once() -> tuple[str, ...]:
             found = obstore.list_with_delimiter(self._quick, prefix or None)
-            return sorted(str(p).rsplit("/", 1)[-1] for p in found["common_prefixes"])
+            return tuple(sorted(str(p).rsplit("/", 1)[-1] for p in found["common_prefixes"]))
 
         return self._persist(once, prefix)
 
