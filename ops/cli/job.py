@@ -268,6 +268,7 @@ def stop(name: NameArgument, cluster: Cluster = "local") -> None:
     """
     try:
         store = _store(name)
+        submission.find_spec(store, name)  # of a run in a bucket the name alone tells nothing
     except NotFoundError:
         ended = end_jobs(maker(cluster).connect(), places.url(name))
         if not ended:
