@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -211,3 +213,22 @@ def test_folders_are_named_by_path_or_url(tmp_path: Path) -> None:
         opened = open_storage(name)
         assert isinstance(opened, Folder)
         assert opened.root == tmp_path
+
+
+WITHOUT = """
+import importlib.util, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "obstore" else find(name, *more)
+sys.modules["obstore"] = None
+from steadyray.storage import open_storage
+folder = open_storage(sys.argv[1])
+assert folder.create("a", b"1") and folder.get("a") == b"1" and folder.list() == {"a": 1}
+open_storage("s3://runs/a")
+"""
+
+
+def test_a_folder_needs_no_package_and_a_bucket_says_which(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT, str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "StorageError: s3://runs/a needs the packages obstore" in answer.stderr
+    assert "pip install 'steadyray[bucket]'" in answer.stderr

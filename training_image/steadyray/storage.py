@@ -8,6 +8,7 @@ the process's environment or the machine's role; a URL that carries one is refus
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import shutil
@@ -85,7 +86,7 @@ class Storage(Protocol):
 
 
 def open_storage(url: Root) -> Folder | Bucket:
-    """Raises ValueError for a URL that is no storage or carries a credential. Contacts nobody."""
+    """Contacts nobody. Raises ValueError for a URL that is no storage or carries a credential."""
     named = os.fspath(url)
     if "://" not in named or named.startswith("file://"):
         return Folder(Path(named.removeprefix("file://")).expanduser().absolute(), make=True)
@@ -112,6 +113,8 @@ class Bucket:
     """A prefix of a bucket. Opened at the first call, so that it can be sent to other processes."""
 
     def __init__(self, url: str, store: ObjectStore | None = None) -> None:
+        if not all(importlib.util.find_spec(name) for name in ("obstore", "tenacity")):
+            raise StorageError(f"{url} needs the packages obstore and tenacity: {INSTALL}")
         self.url = url
         if store is not None:
             self.__dict__["_quick"] = self.__dict__["_bulk"] = store
@@ -295,10 +298,8 @@ def _translated(error: Exception, url: str, key: str) -> OSError:
 
 
 def _open(url: str, seconds: float) -> ObjectStore:
-    try:
-        from obstore.store import from_url
-    except ImportError as error:
-        raise StorageError(f"{url} needs the packages obstore and tenacity: {INSTALL}") from error
+    from obstore.store import from_url
+
     if url.startswith("memory"):
         return from_url(url)
     more: dict[str, Any] = {}
