@@ -16,5 +16,5 @@ def home() -> Path:
 
 
 def runs_root() -> str:
-    """STEADYRAY_RUNS (a folder that all nodes see), else `runs` in the home folder."""
+    """STEADYRAY_RUNS (a folder that all nodes see, or a bucket's URL), else `runs` in the home folder."""
     return os.environ.get("STEADYRAY_RUNS") or str(home() / "runs")

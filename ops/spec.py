@@ -25,6 +25,7 @@ class RunSpec(BaseModel):
     code_hash: str = Field(description="sha256 of code/<hash>.zip")
     cluster: str = Field("local", description="name of the cluster, or its dashboard's http address")
     token_file: str = Field("", description="where the token of a cluster named by address is read")
+    storage: str = Field("", description="URL under which the run directory lies; empty for a folder")
     env: dict[str, str] = Field(default_factory=dict)
     secret_env: tuple[str, ...] = Field(
         (), description="names only; values come from the supervisor's environment"

@@ -77,15 +77,6 @@ def check_no_secrets(spec: RunSpec) -> None:
             )
 
 
-def check_root(root: str) -> None:
-    """A job reads and writes its run directory as files, on whichever node it runs."""
-    if "://" in root:
-        raise UsageError(
-            f"runs cannot be kept at {redact(root)}: jobs need a folder that every node of the cluster sees",
-            hint="set STEADYRAY_RUNS to such a folder (a shared file system, or a bucket that is mounted)",
-        )
-
-
 def unfinished(
     stores: Mapping[str, RunStore], stem: str, entrypoint: tuple[str, ...], cluster: str
 ) -> str | None:

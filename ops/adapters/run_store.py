@@ -1,117 +1,65 @@
-"""Run storage: a folder, or by obstore any URL that it knows (s3, gs, az, memory).
+"""Run storage for the tools: a folder, or a bucket by URL (s3, gs, az), with errors of `ops.errors`.
 
 Claims rest on one thing: an exclusive create that the storage itself decides. A store that ignores the
-condition would let two supervisors act at once, so a URL is probed when it is first opened.
+condition would let two supervisors act at once, so a bucket is probed before anything is begun in it.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
-from obstore.store import ObjectStore, from_url
+from steadyray import contract, storage
 from steadyray.folder import Folder, FolderGoneError
+from steadyray.storage import Bucket
 
-from ops.errors import RunGoneError, StoreError
+from ops.errors import RunGoneError, StoreError, UsageError
 from ops.ports import RunStore
 
 
-class FolderStore:
-    """Files of one run in a folder. Implements `ops.ports.RunStore`."""
+class Store:
+    """Files of one run. Implements `ops.ports.RunStore`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = Folder(folder)
+    def __init__(self, files: Folder | Bucket) -> None:
+        self._files = files
 
     @property
     def url(self) -> str:
-        return str(self._folder.root)
+        return self._files.url
 
     def create(self, path: str, data: bytes) -> bool:
         with translated(self.url, path):
-            return self._folder.create(path, data)
+            return self._files.create(path, data)
 
     def put(self, path: str, data: bytes) -> None:
         with translated(self.url, path):
-            self._folder.put(path, data)
+            self._files.put(path, data)
 
     def get(self, path: str) -> bytes | None:
         with translated(self.url, path):
-            return self._folder.get(path)
+            return self._files.get(path)
 
     def list(self, prefix: str = "") -> dict[str, int]:
         with translated(self.url, prefix):
-            return self._folder.list(prefix)
+            return self._files.list(prefix)
 
     def delete(self, path: str) -> None:
         with translated(self.url, path):
-            self._folder.delete(path)
-
-
-class ObStore:
-    """Files of one run under a prefix. Implements `ops.ports.RunStore`."""
-
-    def __init__(self, store: ObjectStore, url: str) -> None:
-        self._store = store
-        self._url = url
-
-    @property
-    def url(self) -> str:
-        return self._url
-
-    def create(self, path: str, data: bytes) -> bool:
-        try:
-            with translated(self._url, path):
-                obstore.put(self._store, path, data, mode="create")
-        except FileExistsError:
-            return False
-        return True
-
-    def put(self, path: str, data: bytes) -> None:
-        with translated(self._url, path):
-            obstore.put(self._store, path, data)
-
-    def get(self, path: str) -> bytes | None:
-        try:
-            with translated(self._url, path):
-                return bytes(obstore.get(self._store, path).bytes())
-        except FileNotFoundError:
-            return None
-
-    def list(self, prefix: str = "") -> dict[str, int]:
-        found: dict[str, int] = {}
-        with translated(self._url, prefix):
-            for batch in obstore.list(self._store, prefix=prefix or None):
-                found.update({str(meta["path"]): int(meta["size"]) for meta in batch})
-        return found
-
-    def delete(self, path: str) -> None:
-        try:
-            with translated(self._url, path):
-                obstore.delete(self._store, path)
-        except FileNotFoundError:
-            return
+            self._files.delete(path)
 
 
 @contextmanager
 def translated(url: str, path: str) -> Iterator[None]:
-    """obstore's errors into FileExistsError, FileNotFoundError and StoreError."""
+    """The storage's errors into StoreError."""
     try:
         yield
     except FolderGoneError as error:
         raise RunGoneError(Path(url).name, url) from error
-    except AlreadyExistsError as error:
-        raise FileExistsError(path) from error
-    except (NotFoundError, FileNotFoundError) as error:
-        raise FileNotFoundError(path) from error
-    except (BaseError, OSError) as error:
-        why = str(error).splitlines()[0][:300]
+    except OSError as error:
+        why = str(error).splitlines()[0][:400].removeprefix(f"{url}: ")
         raise StoreError(
-            f"run storage {url}: {path or '/'}: {why}",
-            hint="check that the folder or bucket exists and is writable",
+            f"run storage {url}: {why}", hint="check that the folder or bucket exists and is writable"
         ) from error
 
 
@@ -123,35 +71,37 @@ def url_of(root: str, run: str) -> str:
 def open_store(root: str, run: str) -> RunStore:
     """The store of `run` under `root`, a folder or a URL."""
     url = url_of(root, run)
-    if "://" not in root:
-        with translated(url, ""):
-            Path(url).mkdir(parents=True, exist_ok=True)
-        return FolderStore(Path(url))
+    if "://" in root:
+        check(root)
+        return Store(Bucket(url))
     with translated(url, ""):
-        store = ObStore(from_url(url), url)
-    probe(store)
-    return store
+        Path(url).mkdir(parents=True, exist_ok=True)
+    return Store(Folder(Path(url)))
 
 
-def probe(store: ObStore) -> None:
-    """Refuses a storage that lets the same path be created twice."""
-    path = f"_probe/{secrets.token_hex(8)}"
+def check(root: str) -> None:
+    """Raises UsageError for a URL that is no run storage or carries a credential."""
     try:
-        first, second = store.create(path, b"1"), store.create(path, b"2")
-    finally:
-        store.delete(path)
-    if not first or second:
-        raise StoreError(
-            f"run storage {store.url} ignores exclusive creates, so two supervisors could act at once",
-            hint="use a storage with conditional writes (S3, GCS, Azure, or a POSIX folder).",
-        )
+        if "://" in root:
+            storage.check_url(root)
+    except ValueError as error:
+        raise UsageError(str(error), hint="see docs/training.md, section Storage") from error
+
+
+def probe(root: str) -> None:
+    """Before the first run in a bucket: it answers, and of two creates one wins. Raises StoreError."""
+    if "://" in root:
+        check(root)
+        with translated(root, ""):
+            storage.probe(Bucket(root.rstrip("/")))
 
 
 def run_names(root: str) -> list[str]:
     """Names of the runs under `root` that have a spec."""
     if "://" not in root:
-        folder = Path(root).expanduser()
-        return sorted(p.parent.name for p in folder.glob("*/spec.json"))
+        return sorted(p.parent.name for p in Path(root).expanduser().glob("*/spec.json"))
+    check(root)
+    bucket = Bucket(root.rstrip("/"))
     with translated(root, ""):
-        listed = obstore.list_with_delimiter(from_url(root))
-    return sorted(str(prefix).rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
+        found = bucket.folders("")
+        return [name for name in found if bucket.get(f"{name}/{contract.SPEC}") is not None]

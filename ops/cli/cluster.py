@@ -13,10 +13,8 @@ import typer
 from ops import profile as profiles
 from ops import render as rendering
 from ops import submission
-from ops.adapters import local_cluster, local_ray
+from ops.adapters import local_cluster, local_ray, places
 from ops.adapters.local_nodes import FailedStart
-from ops.adapters.run_store import open_store, run_names
-from ops.config import runs_root
 from ops.errors import ClusterError, NotFoundError, OpsError, OpsTimeoutError, RefusedError
 from ops.output import Format, note, show, stderr
 from ops.policy import scaling
@@ -106,9 +104,9 @@ def _unfinished(cluster: str) -> Iterator[str]:
     """Runs that count on a cluster. One that cannot be read is passed over: a cluster ends all the same."""
     unreadable = (OpsError, OSError, ValueError, LookupError, TypeError)
     with suppress(*unreadable):
-        for run in run_names(runs_root()):
+        for run in places.names():
             with suppress(*unreadable):
-                store = open_store(runs_root(), run)
+                store = places.store(run)
                 spec = submission.read_spec(store)
                 if spec and spec.cluster == cluster and submission.finished_state(store) is None:
                     yield run

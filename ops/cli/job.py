@@ -22,14 +22,13 @@ from steadyray.contract import FailureClass
 
 from ops import explain as explaining
 from ops import packing, submission
+from ops.adapters import places
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
-from ops.adapters.run_store import open_store, run_names, url_of
 from ops.cli.background import say_that_it_works, supervise_in_background
 from ops.cli.live import LiveView
 from ops.cli.new_run import Options, attach_to, create, reopen
 from ops.cli.report import present
-from ops.config import runs_root
 from ops.errors import NotFoundError, OpsError, OpsTimeoutError, StoreError
 from ops.orphans import end_jobs
 from ops.output import Format, note, show
@@ -122,6 +121,14 @@ Resource = Annotated[
     list[str] | None,
     typer.Option("--driver-resource", help="NAME=AMOUNT that the driver's node must have."),
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        help="Where the run is kept: a folder that all nodes share, s3://…, gs://… or az://…; "
+        "at first STEADYRAY_RUNS.",
+    ),
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")]
 
 
@@ -139,6 +146,7 @@ def run(
     secret_env: SecretEnv = None,
     working_dir: WorkingDir = None,
     driver_resource: Resource = None,
+    storage: Storage = None,
 ) -> None:
     """Run a training to its end and stay attached; the same command attaches again after Ctrl-C.
 
@@ -158,6 +166,7 @@ def run(
         secret_env,
         working_dir,
         driver_resource,
+        storage,
     )
     run_name = attach_to(words, options) or create(words, options)
     follow(run_name)
@@ -177,6 +186,7 @@ def submit(
     secret_env: SecretEnv = None,
     working_dir: WorkingDir = None,
     driver_resource: Resource = None,
+    storage: Storage = None,
 ) -> None:
     """Like `run`, but return once it is on its way; a process in the background looks after the run.
 
@@ -194,6 +204,7 @@ def submit(
         secret_env,
         working_dir,
         driver_resource,
+        storage,
     )
     run_name = attach_to(words, options) or create(words, options)
     _leave_in_background(run_name)
@@ -224,7 +235,7 @@ def supervise(name: NameArgument) -> None:
 @app.command("list")
 def list_runs(output: Output = Format.TABLE) -> None:
     """All runs with their state. Examples: `steadyray job list` and `steadyray job list -o json`."""
-    rows = [explaining.summary(open_store(runs_root(), name)) for name in run_names(runs_root())]
+    rows = [explaining.summary(places.store(name)) for name in places.names()]
     show(rows, output, explaining.SUMMARY)
 
 
@@ -271,8 +282,9 @@ def stop(name: NameArgument, cluster: Cluster = "local") -> None:
     """
     try:
         store = _store(name)
+        submission.find_spec(store, name)  # of a run in a bucket the name alone tells nothing
     except NotFoundError:
-        ended = end_jobs(maker(cluster).connect(), url_of(runs_root(), name))
+        ended = end_jobs(maker(cluster).connect(), places.url(name))
         if not ended:
             raise
         note(f"run {name} has lost its directory; asked its job to end: {', '.join(ended)}")
@@ -401,7 +413,7 @@ def follow(name: str) -> None:
             last = tick.snapshot
             view.update(last)
     if last is not None:
-        present(open_store(runs_root(), name), name)
+        present(places.store(name), name)
         raise typer.Exit(outcome(last))
 
 
@@ -501,16 +513,21 @@ def _supervisor(name: str, store: RunStore) -> Supervisor:
     spec = submission.find_spec(store, name)
     made_by = maker(spec.cluster, spec.token_file)
     return Supervisor(
-        spec, store, made_by, SystemClock(), environment=made_by.environment(), hidden=made_by.hidden()
+        spec,
+        store,
+        made_by,
+        SystemClock(),
+        environment=made_by.environment(),
+        hidden=(*made_by.hidden(), *places.hidden()),
     )
 
 
 def _store(name: str) -> RunStore:
     """The store of an existing run; raises NotFoundError without making a folder for it."""
-    if name not in run_names(runs_root()):
-        others = ", ".join(run_names(runs_root())[-5:]) or "none"
+    if name not in places.names():
+        others = ", ".join(places.names()[-5:]) or "none"
         raise NotFoundError(f"there is no run called {name} (there is: {others})", hint="steadyray job list")
-    return open_store(runs_root(), name)
+    return places.store(name)
 
 
 def _numbers(newest: int) -> str:

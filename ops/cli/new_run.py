@@ -18,9 +18,10 @@ from typing import Any
 from steadyray import contract
 
 from ops import packing, submission
+from ops.adapters import places
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
-from ops.adapters.run_store import open_store, run_names
+from ops.adapters.run_store import open_store, probe
 from ops.config import runs_root
 from ops.errors import NotFoundError, OpsError, UsageError
 from ops.output import note
@@ -56,6 +57,7 @@ class Options:
     secret_env: list[str] | None = None
     working_dir: Path | None = None
     driver_resource: list[str] | None = None
+    storage: str | None = None
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """`spec` with what was said; the rest stays. The code is another matter."""
@@ -95,7 +97,7 @@ def is_recipe(word: str) -> bool:
 def attach_to(words: list[str], options: Options) -> str | None:
     """The run that a single word names."""
     named = len(words) == 1 and options.name is None and not is_recipe(words[0])
-    if not named or words[0] not in run_names(runs_root()):
+    if not named or words[0] not in places.names():
         return None
     _refuse_what_it_would_drop(words[0], options, *(["--working-dir"] if options.working_dir else []))
     return words[0]
@@ -113,7 +115,8 @@ def create(words: list[str], options: Options) -> str:
         )
     folder = options.working_dir or (recipe.parent if recipe else Path.cwd())
     command = submission.recipe_command(recipe, tuple(words[1:])) if recipe else tuple(words)
-    submission.check_root(runs_root())
+    root = (options.storage or runs_root()).rstrip("/")
+    probe(root)
     _check_recipe(folder, recipe.name if recipe else None, command)
     made_by = maker(options.cluster, _token_file(options))
     made_by.connect()  # a cluster that is not there is said before anything is written
@@ -130,6 +133,7 @@ def create(words: list[str], options: Options) -> str:
         code_hash=code_hash,
         cluster=options.cluster,
         token_file=_token_file(options),
+        storage=root if "://" in root else "",
         secret_env=(),
         driver_cpus=cpus,
         driver_resources=resources,
@@ -143,7 +147,7 @@ def create(words: list[str], options: Options) -> str:
 
 def reopen(name: str, options: Options) -> None:
     """Let a stopped or failed run go on with these options, and with the code of --working-dir if given."""
-    store = open_store(runs_root(), name)
+    store = places.store(name)
     spec, code = options.applied(submission.find_spec(store, name)), None
     if options.working_dir is not None:
         _check_recipe(options.working_dir, spec.recipe, spec.entrypoint)
@@ -190,10 +194,10 @@ def _check_recipe(folder: Path, recipe: str | None, command: tuple[str, ...]) ->
 
 def _refuse_what_it_would_drop(name: str, options: Options, *more: str) -> None:
     """Raises UsageError for options that differ from those with which the run was started."""
-    asked = replace(options, name=None, cluster="local", token_file=None, working_dir=None)
+    asked = replace(options, name=None, cluster="local", token_file=None, working_dir=None, storage=None)
     if asked == Options() and not more:
         return
-    store = open_store(runs_root(), name)
+    store = places.store(name)
     spec = submission.find_spec(store, name)
     wanted = options.applied(spec)
     other = [*(option for option, of in STORED.items() if of(wanted) != of(spec)), *more]
@@ -208,7 +212,11 @@ def _refuse_what_it_would_drop(name: str, options: Options, *more: str) -> None:
 def _create_named(spec: RunSpec, name: str, code: bytes, options: Options) -> str:
     submission.check_name(name)
     spec = spec.model_copy(update={"name": name})
-    if not submission.create(open_store(runs_root(), name), SystemClock(), spec, code):
+    root = options.storage or places.root_of(name)
+    made = submission.create(open_store(root, name), SystemClock(), spec, code)
+    if options.storage:
+        places.note(name, str(Path(root).resolve()) if "://" not in root else root)
+    if not made:
         _refuse_what_it_would_drop(name, options)
         note(f"run {name} exists already and is not finished: following it")
     return name
@@ -216,7 +224,7 @@ def _create_named(spec: RunSpec, name: str, code: bytes, options: Options) -> st
 
 def _running(stem: str, command: tuple[str, ...], options: Options) -> str | None:
     """The run that this very command already is. Its folder may have changed: logs are written there."""
-    stores = {name: open_store(runs_root(), name) for name in run_names(runs_root())}
+    stores = {name: places.store(name) for name in places.names()}
     if name := submission.unfinished(stores, stem, command, options.cluster):
         _refuse_what_it_would_drop(name, options)
         note(f"run {name} is this command and is not finished: following it, with the code of its start")
@@ -226,7 +234,7 @@ def _running(stem: str, command: tuple[str, ...], options: Options) -> str | Non
 
 def _create_numbered(spec: RunSpec, stem: str, code: bytes, options: Options) -> str:
     """`stem`, or `stem-2` and so on where finished or other runs have the name."""
-    taken = run_names(runs_root())
+    taken = places.names()
     for number in range(1, 10_000):
         name = stem if number == 1 else f"{stem}-{number}"
         try:

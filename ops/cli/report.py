@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from ops import config
-from ops.adapters import run_store
+from ops.adapters import places, run_store
 from ops.errors import NotFoundError, StoreError
 from ops.output import Format, show
 from ops.ports import RunStore
@@ -65,12 +65,11 @@ def find(run: str) -> RunStore:
     path = Path(run)
     if path.name != run and path.is_dir():
         return run_store.open_store(str(path.parent), path.name)
-    root = config.runs_root()
-    names = run_store.run_names(root)
+    root, names = config.runs_root(), places.names()
     if run not in names:
         known = ", ".join(names[-10:]) if names else "none yet"
         raise NotFoundError(f"There is no run {run!r} in {root}.", hint=f"Runs there are: {known}.")
-    return run_store.open_store(root, run)
+    return places.store(run)
 
 
 def write_page(found: Report, url: str, html: Path | None = None) -> Path:

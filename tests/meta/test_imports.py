@@ -25,7 +25,7 @@ def test_the_contract_needs_the_standard_library_only(root: Path) -> None:
     assert {name.split(".")[0] for name in _imports(contract)} <= sys.stdlib_module_names
 
 
-SHARED = ("steadyray.contract.", "steadyray.folder.")
+SHARED = ("steadyray.contract.", "steadyray.folder.", "steadyray.storage.")
 
 
 def test_the_tools_see_nothing_of_the_library_but_the_contract_and_its_storage(root: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_policy_asks_no_clock(root: Path) -> None:
 
 def test_the_contract_is_imported_without_torch_and_ray(root: Path) -> None:
     heavy = "{'torch', 'ray', 'numpy', 'ops'}"
-    code = f"import sys, steadyray.contract, steadyray.folder; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, steadyray.contract, steadyray.storage; print(sorted({heavy} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == "[]"
 

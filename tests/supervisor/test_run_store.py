@@ -1,28 +1,40 @@
-"""One contract for all stores; the local folder, obstore's memory store and the fake must pass it."""
+"""One contract for all stores; the folder, the bucket, obstore's memory store and the fake must pass it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from obstore.store import MemoryStore as ObMemory
+from s3_server import Bucket as Served
+from s3_server import s3
+from steadyray.storage import Bucket
 
 from ops.adapters.fakes import MemoryStore
-from ops.adapters.run_store import ObStore, open_store, probe, run_names
-from ops.errors import StoreError
+from ops.adapters.run_store import Store, open_store, probe, run_names
+from ops.errors import StoreError, UsageError
 from ops.ports import RunStore
 
 MAKERS: dict[str, Callable[[Path], RunStore]] = {
     "folder": lambda path: open_store(str(path), "run"),
-    "obstore memory": lambda _: ObStore(ObMemory(), "memory"),
+    "bucket": lambda _: open_store("s3://runs/team", "run"),
+    "obstore memory": lambda _: Store(Bucket("memory:///run", ObMemory())),
     "fake": lambda _: MemoryStore(),
 }
 
 
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    with s3() as (bucket, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
+
+
 @pytest.fixture(params=sorted(MAKERS))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> RunStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path, served: Served) -> RunStore:
     return MAKERS[request.param](tmp_path)
 
 
@@ -62,17 +74,17 @@ def test_of_many_that_create_at_once_one_wins(store: RunStore) -> None:
         assert store.get(f"race/{round_}") == str(won.index(True)).encode()
 
 
-class Careless(ObStore):
-    """A storage that ignores the condition of an exclusive create, as some S3 look-alikes do."""
-
-    def create(self, path: str, data: bytes) -> bool:
-        self.put(path, data)
-        return True
+def test_a_storage_that_ignores_exclusive_creates_is_refused_by_name(served: Served) -> None:
+    served.ignores_conditions = True
+    with pytest.raises(StoreError, match=r"s3://runs/team.*two supervisors"):
+        probe("s3://runs/team")
 
 
-def test_a_storage_that_ignores_exclusive_creates_is_refused() -> None:
-    with pytest.raises(StoreError, match="two supervisors"):
-        probe(Careless(ObMemory(), "s3://careless/run"))
+def test_a_credential_in_the_url_is_a_usage_error_that_does_not_repeat_it() -> None:
+    for use in (probe, run_names, lambda url: open_store(url, "run")):
+        with pytest.raises(UsageError) as caught:
+            use("s3://AKIAABCDEF:hunter2hunter2@bucket/runs")
+        assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
@@ -82,8 +94,10 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
     assert caught.value.hint
 
 
-def test_runs_are_listed_by_their_specs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("root", ["folder", "s3://runs/team", "s3://runs"])
+def test_runs_are_listed_by_their_specs(tmp_path: Path, served: Served, root: str) -> None:
+    root = str(tmp_path) if root == "folder" else root
     for name in ("b", "a"):
-        open_store(str(tmp_path), name).put("spec.json", b"{}")
-    open_store(str(tmp_path), "empty")
-    assert run_names(str(tmp_path)) == ["a", "b"]
+        open_store(root, name).put("spec.json", b"{}")
+    open_store(root, "empty").put("stop.json", b"{}")
+    assert run_names(root) == ["a", "b"]

@@ -220,9 +220,9 @@ def test_pruning_keeps_the_newest_and_never_fewer_than_two(
         for step, attempt, generation in known:
             save(root, step, attempt, generation)
         order = sorted(known, key=lambda k: (k[1], k[2], k[0]), reverse=True)
-        assert [contract.lineage(c.name) for c in candidates(root)] == [(k[1], k[2], k[0]) for k in order]
+        assert [contract.lineage(c) for c in candidates(root)] == [(k[1], k[2], k[0]) for k in order]
         prune(root, keep)
-        left = [contract.lineage(c.name) for c in candidates(root)]
+        left = [contract.lineage(c) for c in candidates(root)]
         assert left == [(k[1], k[2], k[0]) for k in order][: max(2, keep)]
         assert load_newest(root) is not None
 

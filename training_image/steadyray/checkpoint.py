@@ -8,13 +8,13 @@ One that the storage does not hand out stays where it is: it may be good.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ import torch
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from steadyray import contract
-from steadyray.rundir import create_exclusive, encode
+from steadyray.folder import Folder
+from steadyray.rundir import encode
 from steadyray.state import StateDict, clone
+from steadyray.storage import Bucket, Root, Storage, inside, open_storage
 
 STATE_FILE = "state.pt"
 SET_ASIDE = "set-aside"
+NEWEST = f"{contract.CHECKPOINTS}/newest"
+"""In a bucket names the last one that was saved, as a list there may be late."""
 KEEP_LAST = 3
 """The newest ones kept on disk; two good ones must always be there, the third covers a bad one."""
 ENDING_SECONDS = 2.0
@@ -72,7 +76,7 @@ class Loaded:
 class Saver:
     """Writes checkpoints of one generation from rank 0, at most one at a time."""
 
-    root: Path
+    root: Root
     attempt: int
     generation: int
     every_seconds: float | None = 30.0
@@ -129,18 +133,21 @@ class Saver:
 
     def _write(self, state: StateDict, manifest: contract.Manifest, blocking: float, began: float) -> None:
         relative = contract.checkpoint(manifest.step, manifest.attempt, manifest.generation)
-        folder = self.root / relative
+        id = relative.rpartition("/")[2]
         try:
-            if (folder / contract.MANIFEST).exists():
+            storage = open_storage(self.root)
+            if storage.get(f"{relative}/{contract.MANIFEST}") is not None:
                 return
-            size = write(folder, state, manifest)
+            size = write(inside(self.root, relative), state, manifest)
+            if isinstance(storage, Bucket):
+                storage.put(NEWEST, id.encode())
         except Exception as error:  # noqa: BLE001  a full disk is a RuntimeError of torch, a lambda in the state a PicklingError
             self.failed = True
-            self.on_error(f"cannot save checkpoint {folder.name}: {type(error).__name__}: {error}")
+            self.on_error(f"cannot save checkpoint {id}: {type(error).__name__}: {error}")
             return
-        self.parent = folder.name
-        self.on_saved(Saved(manifest.step, folder.name, size, blocking, time.monotonic() - began))
-        with contextlib.suppress(OSError):  # what is not deleted now is deleted after the next one
+        self.parent = id
+        self.on_saved(Saved(manifest.step, id, size, blocking, time.monotonic() - began))
+        with suppress(OSError):  # the next one prunes again
             prune(self.root, self.keep)
 
     def wait(self) -> None:
@@ -148,70 +155,84 @@ class Saver:
             self._thread.join()
 
 
-def write(folder: Path, state: StateDict, manifest: contract.Manifest) -> int:
+def write(folder: Root, state: StateDict, manifest: contract.Manifest) -> int:
     """Write one checkpoint; the manifest last, by exclusive create. Returns its size in bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / STATE_FILE
-    torch.save(state, path)
-    size = path.stat().st_size
-    files = {STATE_FILE: {"bytes": size, "sha256": _sha256(path)}}
+    storage = open_storage(folder)
+    with storage.write_file(STATE_FILE) as path:
+        torch.save(state, path)
+        size = path.stat().st_size
+        files = {STATE_FILE: {"bytes": size, "sha256": _sha256(path)}}
     complete = contract.Manifest.from_json({**manifest.to_json(), "files": files})
-    create_exclusive(folder / contract.MANIFEST, encode(complete))
+    storage.create(contract.MANIFEST, encode(complete))
     return size
 
 
-def candidates(root: Path) -> list[Path]:
-    """Folders of the checkpoints that exist, the newest lineage (contract.lineage) first.
+def candidates(root: Root) -> list[str]:
+    """Ids of the checkpoints that exist, the newest lineage (contract.lineage) first.
 
-    Raises OSError where that cannot be known; `Path.glob` would say that there is none.
+    Raises OSError where that cannot be known: who takes it for none starts over.
     """
-    try:
-        found = list((root / contract.CHECKPOINTS).iterdir())
-    except FileNotFoundError:
-        return []
-    return sorted(
-        (f for f in found if contract.lineage(f.name) and _may_exist(f / contract.MANIFEST)),
-        key=lambda f: contract.lineage(f.name) or (),
-        reverse=True,
-    )
+    storage = open_storage(root)
+    if (
+        isinstance(storage, Folder)
+        and (at := storage.root / contract.CHECKPOINTS).exists()
+        and not at.is_dir()
+    ):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(at))
+    parts = [key.split("/") for key in storage.list(contract.CHECKPOINTS)]
+    # one of two parts is a folder that may not be entered
+    found = {p[1] for p in parts if len(p) == 2 or (len(p) == 3 and p[2] == contract.MANIFEST)}
+    if isinstance(storage, Bucket):
+        newest = (storage.get(NEWEST) or b"").decode()
+        if newest and storage.get(f"{contract.CHECKPOINTS}/{newest}/{contract.MANIFEST}") is not None:
+            found.add(newest)
+    return sorted((i for i in found if contract.lineage(i)), key=_order, reverse=True)
 
 
-def _may_exist(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return True
+def _order(id: str) -> tuple[int, ...]:
+    return contract.lineage(id) or ()
 
 
-def read(folder: Path) -> tuple[StateDict, contract.Manifest]:
+def read(folder: Root) -> tuple[StateDict, contract.Manifest]:
     """Raises CheckpointCorruptError when manifest, size or hash are wrong, or the content has no sense, and
     OSError where the storage does not hand it out.
     """
+    storage = open_storage(folder)
+    with ExitStack() as stack:
+        try:
+            manifest = _manifest(storage)
+            paths = {name: stack.enter_context(storage.read_file(name)) for name in manifest.files}
+            for name, path in paths.items():
+                _verify(name, path, manifest.files[name])
+            path = paths[STATE_FILE]
+        except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
+            raise CheckpointCorruptError(f"{Path(error.filename).name} is missing") from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointCorruptError(f"{contract.MANIFEST} cannot be read: {error}") from error
+        return _decode(path), manifest
+
+
+def _manifest(storage: Storage) -> contract.Manifest:
+    if (data := storage.get(contract.MANIFEST)) is None:
+        raise CheckpointCorruptError(f"{contract.MANIFEST} is missing")
+    manifest = contract.Manifest.from_json(json.loads(data))
+    name = storage.url.rpartition("/")[2]
+    if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(name):
+        raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
+    return manifest
+
+
+def _verify(name: str, path: Path, expected: dict[str, Any]) -> None:
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        raise CheckpointCorruptError(f"{name} has {size} bytes, not {expected['bytes']}")
+    if _sha256(path) != expected["sha256"]:
+        raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
+
+
+def _decode(path: Path) -> StateDict:
     try:
-        manifest = contract.Manifest.from_json(json.loads((folder / contract.MANIFEST).read_bytes()))
-        if (manifest.attempt, manifest.generation, manifest.step) != contract.lineage(folder.name):
-            raise CheckpointCorruptError(f"{contract.MANIFEST} belongs to another checkpoint")
-        _verify(folder, manifest)
-    except FileNotFoundError as error:  # also where another rank has just set this checkpoint aside
-        raise CheckpointCorruptError(f"{Path(error.filename).name} is missing") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointCorruptError(f"{contract.MANIFEST} cannot be read: {error}") from error
-    return _decode(folder), manifest
-
-
-def _verify(folder: Path, manifest: contract.Manifest) -> None:
-    for name, expected in manifest.files.items():
-        path = folder / name
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise CheckpointCorruptError(f"{name} has {size} bytes, not {expected['bytes']}")
-        if _sha256(path) != expected["sha256"]:
-            raise CheckpointCorruptError(f"{name} has another SHA-256 than its manifest")
-
-
-def _decode(folder: Path) -> StateDict:
-    try:
-        state: StateDict = torch.load(folder / STATE_FILE, map_location="cpu", weights_only=False)
+        state: StateDict = torch.load(path, map_location="cpu", weights_only=False)
     except (OSError, MemoryError):
         raise
     except Exception as error:
@@ -219,7 +240,7 @@ def _decode(folder: Path) -> StateDict:
     return state
 
 
-def load_newest(root: Path) -> Loaded | None:
+def load_newest(root: Root) -> Loaded | None:
     """The newest good checkpoint, or None where there never was one.
 
     Bad ones before it are moved to `checkpoints/set-aside/`. Where none is good they stay: moved away, the
@@ -230,26 +251,26 @@ def load_newest(root: Path) -> Loaded | None:
     bad: list[tuple[str, str]] = []
     unreadable: list[tuple[str, str]] = []
     try:
-        folders = _patient()(candidates, root)
+        known = _patient()(candidates, root)
     except OSError as error:
         raise CheckpointUnreadableError(f"cannot list the checkpoints: {error}") from error
-    for folder in folders:
+    for id in known:
         try:
-            state, manifest = _patient()(read, folder)
+            state, manifest = _patient()(read, inside(root, f"{contract.CHECKPOINTS}/{id}"))
         except CheckpointCorruptError as error:
-            bad.append((folder.name, str(error)))
+            bad.append((id, str(error)))
         except OSError as error:
-            unreadable.append((folder.name, str(error)))
+            unreadable.append((id, str(error)))
         else:
             for name, _ in bad:
-                set_aside(root / contract.CHECKPOINTS / name)
+                set_aside(root, name)
             seconds = time.monotonic() - began
-            return Loaded(state, folder.name, manifest, seconds, tuple(bad), tuple(unreadable))
-    if not folders:
+            return Loaded(state, id, manifest, seconds, tuple(bad), tuple(unreadable))
+    if not known:
         return None
     kind, word = (CheckpointUnreadableError, "readable") if unreadable else (CheckpointCorruptError, "good")
     reasons = "; ".join(f"{name}: {reason}" for name, reason in (*unreadable, *bad))
-    raise kind(f"no {word} checkpoint is left in {root / contract.CHECKPOINTS}: {reasons}")
+    raise kind(f"no {word} checkpoint is left in {inside(root, contract.CHECKPOINTS)}: {reasons}")
 
 
 def _patient() -> Retrying:
@@ -262,33 +283,26 @@ def _patient() -> Retrying:
     )
 
 
-def set_aside(folder: Path) -> None:
+def set_aside(root: Root, id: str) -> None:
     """Out of the way of the next one to load; where the storage refuses, it is found bad once more then."""
-    target = folder.parent / SET_ASIDE / folder.name
-    with contextlib.suppress(OSError):  # or another rank was quicker
-        _move(folder, target)
+    folder = contract.CHECKPOINTS
+    with suppress(OSError):
+        open_storage(root).set_aside(f"{folder}/{id}", f"{folder}/{SET_ASIDE}/{id}")
 
 
-def _move(folder: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():  # the same step was saved, found bad and saved again
-        target = target.with_name(f"{target.name}-{time.time_ns()}")
-    folder.replace(target)
-
-
-def prune(root: Path, keep: int) -> None:
+def prune(root: Root, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and left-overs without a manifest that are older."""
-    known = candidates(root)
-    for folder in known[max(2, keep) :]:
+    storage, known = open_storage(root), candidates(root)
+    for id in known[max(2, keep) :]:
         # The manifest goes first: from then on the checkpoint does not exist for any reader.
-        (folder / contract.MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-    newest = contract.lineage(known[0].name) if known else None
-    for folder in (root / contract.CHECKPOINTS).glob("*-*-*"):
-        own = contract.lineage(folder.name)
+        storage.delete(f"{contract.CHECKPOINTS}/{id}/{contract.MANIFEST}")
+        storage.remove(f"{contract.CHECKPOINTS}/{id}")
+    aside = set(storage.folders(f"{contract.CHECKPOINTS}/{SET_ASIDE}"))  # in a bucket their files stay
+    for id in set(storage.folders(contract.CHECKPOINTS)) - aside:
         # One process writes at a time and in this order, so what is older will never be completed.
-        if own and newest and own < newest and not (folder / contract.MANIFEST).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        older = contract.lineage(id) is not None and bool(known) and _order(id) < _order(known[0])
+        if older and storage.get(f"{contract.CHECKPOINTS}/{id}/{contract.MANIFEST}") is None:
+            storage.remove(f"{contract.CHECKPOINTS}/{id}")
 
 
 def _sha256(path: Path) -> str:

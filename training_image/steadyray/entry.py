@@ -1,7 +1,8 @@
 """The first process of every attempt: claims the start, says where to resume, becomes the user's command.
 
-Standard library only. The supervisor ships this file and contract.py inside the code of each job, since
-a cluster's image need not have steadyray installed; hence `python _steadyray_entry/entry.py`.
+Standard library only, but where the run directory is in a bucket. The supervisor ships this file and
+contract.py inside the code of each job, since a cluster's image need not have steadyray installed; hence
+`python _steadyray_entry/entry.py`.
 
 A head that lost its state forgets submission ids, so the id alone does not keep a job from being started
 twice. The exclusive create of `started.json` in the run directory does: the loser leaves with exit code 75.
@@ -33,16 +34,43 @@ def main(argv: list[str]) -> int:
     """`entry.py RUN ATTEMPT RUN_DIR -- COMMAND...`; returns only where the command cannot be run."""
     run, attempt, run_dir = argv[0], int(argv[1]), Path(argv[2])
     command = argv[argv.index("--") + 1 :]
+    if "://" in argv[2]:
+        return start_from_bucket(run, attempt, argv[2], command)
     end_leftovers(run_dir, attempt)
     if not claim_start(run_dir, attempt):
-        say(f"attempt {attempt} of run {run} was already started by another process; this one leaves")
-        return EXIT_ALREADY_STARTED
+        return already_started(run, attempt)
+    return begin(run, attempt, str(run_dir), str(newest_checkpoint(run_dir) or ""), command)
+
+
+def already_started(run: str, attempt: int) -> int:
+    say(f"attempt {attempt} of run {run} was already started by another process; this one leaves")
+    return EXIT_ALREADY_STARTED
+
+
+def begin(run: str, attempt: int, run_dir: str, resume_from: str, command: list[str]) -> int:
     os.environ[contract.ENV_RUN] = run
     os.environ[contract.ENV_ATTEMPT] = str(attempt)
-    os.environ[contract.ENV_RUN_DIR] = str(run_dir)
-    os.environ[contract.ENV_RESUME_FROM] = str(newest_checkpoint(run_dir) or "")
+    os.environ[contract.ENV_RUN_DIR] = run_dir
+    os.environ[contract.ENV_RESUME_FROM] = resume_from
     os.environ["PYTHONUNBUFFERED"] = "1"
     return become(command)
+
+
+def start_from_bucket(run: str, attempt: int, url: str, command: list[str]) -> int:
+    """The same by the library of the cluster's image: a bucket cannot be had with the standard library."""
+    try:
+        import obstore  # noqa: F401
+        import tenacity  # noqa: F401
+
+        from steadyray.bucket_start import claim, leftovers, newest
+    except ImportError as error:
+        say(f"run storage {url}: {error}; the cluster needs: pip install 'steadyray[bucket]'")
+        return EXIT_NOT_FOUND
+    for path, old in leftovers(url, attempt):
+        end_leftover(path, old)
+    if not claim(url, attempt, json.dumps(identity()).encode()):
+        return already_started(run, attempt)
+    return begin(run, attempt, url, newest(url), command)
 
 
 def become(command: list[str]) -> int:
@@ -108,13 +136,18 @@ def end_leftovers(run_dir: Path, attempt: int) -> None:
     for path in sorted((run_dir / "attempts").glob("*/started.json")):
         if path.parent.name >= Path(contract.attempt_dir(attempt)).name:
             continue
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            old = json.loads(path.read_text())
-            pid = int(old["pid"])
-            same = old["boot"] == boot_id() and old["process_start"] == process_start(pid) != ""
-            if same and pid not in (os.getpid(), os.getppid()):
-                say(f"ends process {pid}, which is left of attempt {path.parent.name}")
-                end_group(pid)
+        with contextlib.suppress(OSError):
+            end_leftover(path.parent.name, path.read_bytes())
+
+
+def end_leftover(attempt: str, started: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        old = json.loads(started)
+        pid = int(old["pid"])
+        same = old["boot"] == boot_id() and old["process_start"] == process_start(pid) != ""
+        if same and pid not in (os.getpid(), os.getppid()):
+            say(f"ends process {pid}, which is left of attempt {attempt}")
+            end_group(pid)
 
 
 def end_group(pid: int) -> None:

@@ -6,13 +6,16 @@ escaped name, which nobody takes for a record, and is never opened: a fifo would
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import shutil
 import stat
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
-
-from steadyray.rundir import PARTIAL, create_exclusive, write_atomic
 
 FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
 UNREADABLE = FORBIDDEN | {errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR}
@@ -21,15 +24,53 @@ NO_CONTENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, e
 """Nothing there, a loop of links, or a socket."""
 
 
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}")
+"""Names of files in the making."""
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` as a whole; the temporary name is unique, so two writers cannot mix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def create_exclusive(path: Path, data: bytes) -> bool:
+    """Create `path` with its content in one step; False when it exists already."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        partial.write_bytes(data)
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    else:
+        return True
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 class FolderGoneError(FileNotFoundError):
     """The folder itself is not there: removed, or its disk is not mounted. Says nothing about one file."""
 
 
 class Folder:
-    """Methods raise OSError, and FolderGoneError where the whole folder has gone: it is never made again."""
+    """Methods raise OSError; without `make` FolderGoneError where the whole folder is not there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, make: bool = False) -> None:
         self.root = root
+        self._make = make
+
+    @property
+    def url(self) -> str:
+        return str(self.root)
 
     def create(self, key: str, data: bytes) -> bool:
         """Exclusive and atomic: False if there is something of that name already."""
@@ -64,8 +105,36 @@ class Folder:
         self._check()
         (self.root / key).unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def write_file(self, key: str) -> Iterator[Path]:
+        """The file itself: whoever reads it waits for a manifest that is written after it."""
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield path
+
+    @contextlib.contextmanager
+    def read_file(self, key: str) -> Iterator[Path]:
+        yield self.root / key
+
+    def set_aside(self, folder: str, to: str) -> None:
+        source, target = self.root / folder, self.root / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # the same step was saved, found bad and saved again
+            target = target.with_name(f"{target.name}-{time.time_ns()}")
+        with contextlib.suppress(FileNotFoundError):  # another rank was quicker
+            source.replace(target)
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        try:
+            return tuple(entry.name for entry in os.scandir(self.root / prefix) if entry.is_dir())
+        except FileNotFoundError:
+            return ()
+
+    def remove(self, folder: str) -> None:
+        shutil.rmtree(self.root / folder, ignore_errors=True)
+
     def _check(self) -> None:
-        if not self.root.is_dir():
+        if not self._make and not self.root.is_dir():
             raise FolderGoneError(errno.ENOENT, "the folder is gone", str(self.root))
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from steadyray import contract
+from steadyray.folder import Folder
 from steadyray.recovery import Patience
 from steadyray.rundir import RunWriter, own_attempt
+from steadyray.storage import open_storage, probe
 
 if TYPE_CHECKING:
     from steadyray.actor import Train
@@ -45,9 +46,9 @@ def run(
 
     `workers` is the world size, or its smallest and largest value: below the largest the training goes on
     with fewer ranks and grows back. `spares` are warm processes that hold no CPU or GPU until they become a
-    rank, unless `spare_capacity` is set. `storage` is the run directory, a folder that all nodes share; by
-    default that of the supervised run ($STEADYRAY_RUN_DIR). Without one there are no checkpoints. All options
-    are in a table of docs/training.md.
+    rank, unless `spare_capacity` is set. `storage` is the run directory, a folder that all nodes share or a
+    bucket's URL; by default that of the supervised run ($STEADYRAY_RUN_DIR). Without one there are no
+    checkpoints. All options are in a table of docs/training.md.
 
     Raises steadyray.group.TrainingFailed when it cannot go on inside this job; its `failure` says why.
     """
@@ -114,12 +115,14 @@ def _check_picklable(train: Train, config: Any) -> None:
         ) from error
 
 
-def _root(storage: str | os.PathLike[str] | None) -> Path | None:
+def _root(storage: str | os.PathLike[str] | None) -> str | None:
+    """Absolute, or a URL. Raises ValueError for a URL of nothing that we can use, OSError where it fails."""
     named = os.fspath(storage) if storage is not None else os.environ.get(contract.ENV_RUN_DIR)
     if not named:
         return None
-    if "://" in named and not named.startswith("file://"):
-        raise ValueError(f"storage={named}: only a folder that all nodes share is supported so far")
-    root = Path(named.removeprefix("file://")).absolute()
-    root.mkdir(parents=True, exist_ok=True)
-    return root
+    opened = open_storage(named)
+    if isinstance(opened, Folder):
+        opened.root.mkdir(parents=True, exist_ok=True)
+    else:
+        probe(opened)
+    return opened.url

@@ -14,7 +14,7 @@ from steadyray.contract import FailureClass
 class Settings:
     """What the checkpoints and the random numbers of a run need to know; the same on every rank."""
 
-    root: Path | None = None
+    root: str | Path | None = None
     attempt: int = 1
     seed: int = 0
     checkpoint_seconds: float | None = 30.0

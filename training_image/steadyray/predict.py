@@ -17,11 +17,13 @@ import torch
 
 from steadyray import data, models
 from steadyray.run import MODEL_FILE, evaluate
+from steadyray.storage import open_storage
 
 
-def predict(run_dir: Path, rows: Path | None, count: int) -> dict[str, Any]:
+def predict(run_dir: str, rows: Path | None, count: int) -> dict[str, Any]:
     """Predictions of the first `count` examples. Raises OSError or ValueError for what is not there."""
-    model, recipe = models.load(str(run_dir / MODEL_FILE))
+    with open_storage(run_dir).read_file(MODEL_FILE) as path:
+        model, recipe = models.load(str(path))
     if rows is not None:
         x = torch.from_numpy(np.loadtxt(rows, delimiter=",", dtype=np.float32, ndmin=2))
         return {"predictions": _answers(model, x[:count], recipe["loss"])}
@@ -43,7 +45,7 @@ def _answers(model: torch.nn.Module, x: torch.Tensor, loss: str) -> list[Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m steadyray.predict", description=__doc__)
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("run_dir")
     parser.add_argument("--input", type=Path, help="CSV file, one row an example")
     parser.add_argument("--count", type=int, default=10, help="examples to show")
     given = parser.parse_args(arguments)

@@ -11,6 +11,7 @@ outside a run of Steadyray it does nothing.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steadyray import contract
-from steadyray.rundir import encode, write_atomic
+from steadyray.rundir import RunWriter, encode, write_atomic
 
 WRITE_SECONDS = 1.0
 TRAIN = "train"
@@ -29,13 +30,14 @@ TRAIN = "train"
 class _Reporter:
     def __init__(self) -> None:
         root = os.environ.get(contract.ENV_RUN_DIR)
-        self.root = Path(root) if root else None
+        self.root = root or None
         self.attempt = int(os.environ.get(contract.ENV_ATTEMPT) or "1")
         self.rank = int(os.environ.get("RANK") or "0")
         self.world_size = int(os.environ.get("WORLD_SIZE") or "1")
         self.phase = TRAIN
         self.last: contract.Progress | None = None
         self._written = 0.0
+        self._writer: RunWriter | None = None
         self._previous: tuple[int, float] | None = None
 
     def place(self, rank: int, world_size: int) -> None:
@@ -62,9 +64,24 @@ class _Reporter:
         status = contract.RankStatus(
             rank=self.rank, step=step, phase=self.phase, host=socket.gethostname(), pid=os.getpid(), time=now
         )
-        write_atomic(self.root / contract.rank_progress(self.attempt, self.rank), encode(status))
+        records: list[tuple[str, contract.Record]] = []
+        records.append((contract.rank_progress(self.attempt, self.rank), status))
         if self.rank == 0 and self.last is not None:
-            write_atomic(self.root / contract.progress(self.attempt), encode(self.last))
+            records.append((contract.progress(self.attempt), self.last))
+        self._store(records)
+
+    def _store(self, records: list[tuple[str, contract.Record]]) -> None:
+        """A bucket may take seconds to answer, so it is written to beside the training."""
+        assert self.root is not None
+        if "://" in self.root:
+            if self._writer is None:
+                self._writer = RunWriter(self.root, self.attempt)
+                atexit.register(self._writer.close)
+            for key, record in records:
+                self._writer.record(key, record)
+            return
+        for key, record in records:
+            write_atomic(Path(self.root) / key, encode(record))
 
 
 _reporter: _Reporter | None = None

@@ -132,11 +132,15 @@ class TrainCallback(*BASES):  # type: ignore[misc]
         root = os.environ.get(contract.ENV_RUN_DIR)
         if not root:
             return
+        data = hide(json.dumps(content, default=str)).encode()
+        if "://" in root:  # of the library itself, which a job with a bucket has
+            importlib.import_module("steadyray.storage").open_storage(root).put(path, data)
+            return
         target = Path(root) / path
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.ray-train-{os.getpid()}")
         try:
-            partial.write_text(hide(json.dumps(content, default=str)))
+            partial.write_bytes(data)
             partial.replace(target)
         finally:
             with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from steadyray import contract
 from steadyray.config import Recipe, RecipeError, load, parse
+from steadyray.storage import inside, open_storage
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +63,12 @@ def train(config: dict[str, Any]) -> dict[str, Any] | None:
                 step.commit(**{f"validation_{name}": value for name, value in metrics.items()})
     if rank != 0:
         return None
-    path = Path(config["storage"] or ".") / MODEL_FILE
-    models.save(model.cpu(), config["recipe"], str(path))
+    storage = config["storage"] or "."
+    with open_storage(storage).write_file(MODEL_FILE) as path:
+        models.save(model.cpu(), config["recipe"], str(path))
     return {
         **{f"test_{k}": v for k, v in evaluate(model, dataset.test, recipe.loss).items()},
-        "model": str(path),
+        "model": inside(storage, MODEL_FILE),
     }
 
 
@@ -106,15 +108,16 @@ def train_candidates(recipe: Recipe, config: dict[str, Any]) -> dict[str, Any]:
     loss, seed, state = min(found, key=lambda item: item[:2])
     model = models.make(recipe.model.name, recipe.model.options)
     model.load_state_dict({name: torch.as_tensor(value) for name, value in state.items()})
-    path = Path(config["storage"] or ".") / MODEL_FILE
-    models.save(model, config["recipe"], str(path))
+    storage = config["storage"] or "."
+    with open_storage(storage).write_file(MODEL_FILE) as path:
+        models.save(model, config["recipe"], str(path))
     dataset = data.make(recipe.data.name, recipe.data.options)
     test = evaluate(model, dataset.test, recipe.loss)
     return {
         "best_candidate": seed,
         "validation_loss": loss,
         **{f"test_{name}": value for name, value in test.items()},
-        "model": str(path),
+        "model": inside(storage, MODEL_FILE),
     }
 
 

@@ -1,4 +1,4 @@
-"""The run directory as the training library writes it: a folder on storage that all nodes share.
+"""The run directory as the training library writes it: a folder that all nodes share, or a bucket.
 
 Events and progress are written by a thread of their own, in order, so that slow storage never holds up a
 recovery. Everything appears by rename or by exclusive create: a reader never sees half a file.
@@ -9,51 +9,20 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import threading
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from steadyray import contract
+from steadyray.folder import create_exclusive as create_exclusive
+from steadyray.folder import write_atomic as write_atomic
 from steadyray.hiding import hide
-
-PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}")
-"""Names of files in the making."""
+from steadyray.storage import Root, open_storage
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` as a whole; the temporary name is unique, so two writers cannot mix."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def create_exclusive(path: Path, data: bytes) -> bool:
-    """Create `path` with its content in one step; False when it exists already."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        partial.write_bytes(data)
-        os.link(partial, path)
-    except FileExistsError:
-        return False
-    else:
-        return True
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def own_attempt(root: Path | None) -> int:
+def own_attempt(root: Root | None) -> int:
     """The supervisor's number of this attempt; without one, the number after all that left a checkpoint.
 
     A checkpoint's place in the order begins with it: one of a second run with the number of the first would
@@ -61,8 +30,8 @@ def own_attempt(root: Path | None) -> int:
     """
     if given := os.environ.get(contract.ENV_ATTEMPT):
         return int(given)
-    folders = (root / contract.CHECKPOINTS).glob("*-*-*") if root else ()
-    return 1 + max((found[0] for f in folders if (found := contract.lineage(f.name))), default=0)
+    folders = open_storage(root).folders(contract.CHECKPOINTS) if root else ()
+    return 1 + max((found[0] for f in folders if (found := contract.lineage(f))), default=0)
 
 
 def encode(record: contract.Record) -> bytes:
@@ -72,8 +41,8 @@ def encode(record: contract.Record) -> bytes:
 class RunWriter:
     """What one driver writes into its run directory. With `root=None` nothing is written."""
 
-    def __init__(self, root: Path | None, attempt: int) -> None:
-        self.root = root
+    def __init__(self, root: Root | None, attempt: int) -> None:
+        self._storage = open_storage(root) if root is not None else None
         self.attempt = attempt
         self.writer = f"driver-{attempt:04d}-{uuid.uuid4().hex[:8]}"
         self._seq = 0
@@ -90,29 +59,32 @@ class RunWriter:
             time=time.time(), kind=kind, writer=self.writer, seq=self._seq, attempt=self.attempt,
             generation=generation, incident=incident, data=data,
         )  # fmt: skip
-        self._put(contract.event(self.writer, record.seq), record, create_exclusive)
+        self._put(contract.event(self.writer, record.seq), record, once=True)
+
+    def record(self, path: str, record: contract.Record) -> None:
+        self._put(path, record)
 
     def progress(self, progress: contract.Progress) -> None:
-        self._put(contract.progress(self.attempt), progress, write_atomic)
+        self._put(contract.progress(self.attempt), progress)
 
     def failure(self, failure: contract.Failure) -> None:
-        self._put(contract.failure(self.attempt), failure, create_exclusive)
+        self._put(contract.failure(self.attempt), failure, once=True)
 
     def text(self, name: str, content: str) -> str:
         """Save a piece of evidence; returns its path relative to the run directory."""
         path = contract.evidence(self.attempt, name)
-        self._later(path, hide(content).encode(), write_atomic)
+        self._later(path, hide(content).encode())
         return path
 
-    def _put(self, path: str, record: contract.Record, write: Callable[[Path, bytes], object]) -> None:
-        self._later(path, encode(record), write)
+    def _put(self, path: str, record: contract.Record, *, once: bool = False) -> None:
+        self._later(path, encode(record), once)
 
-    def _later(self, path: str, data: bytes, write: Callable[[Path, bytes], object]) -> None:
-        if self.root is not None:
-            target = self.root / path
-            self._queue.put(lambda: self._try(write, target, data))
+    def _later(self, path: str, data: bytes, once: bool = False) -> None:
+        if self._storage is not None:
+            write = self._storage.create if once else self._storage.put
+            self._queue.put(lambda: self._try(write, path, data))
 
-    def _try(self, write: Callable[[Path, bytes], object], path: Path, data: bytes) -> None:
+    def _try(self, write: Callable[[str, bytes], object], path: str, data: bytes) -> None:
         """Storage that fails must not end the training; what cannot be written is said in the log."""
         for delay in (0.1, 0.5, 2.0, 5.0):
             try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from steadyray import contract
@@ -70,9 +69,8 @@ class LocalSession:
     """One process, or the ranks that torchrun started: one generation, checkpoints, no recovery inside."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        root = os.environ.get(contract.ENV_RUN_DIR)
-        folder = Path(root) if root else None
-        self.settings = settings or Settings(folder, own_attempt(folder))
+        root = os.environ.get(contract.ENV_RUN_DIR) or None
+        self.settings = settings or Settings(root, own_attempt(root))
         self._joined = False
         self._parent: str | None = None
         self._checkpoint_step = 0
