@@ -95,6 +95,12 @@ class LiveView:
         self._lines.progress(f"{self._run}: {_state_line(snapshot)}{_progress_line(snapshot)}")
 
     def _draw(self) -> RenderableType:
+        try:
+            return self._drawn()
+        except Exception as error:  # noqa: BLE001  a run must not end because it cannot be shown
+            return Text(f"{self._run}: cannot be shown: {type(error).__name__}: {error}", style="yellow")
+
+    def _drawn(self) -> RenderableType:
         if self._shown is None:
             return Text(f"{self._run}: looks at the cluster", style="dim")
         snapshot, news, since = self._shown

@@ -29,8 +29,9 @@ from ops.adapters.local_cluster import ClusterConnection, ClusterFolder
 from ops.adapters.local_host import Host, this_host
 from ops.adapters.local_nodes import KEPT_FOLDERS, FailedStart
 from ops.adapters.local_processes import MARKER, end
-from ops.adapters.run_store import ObStore, open_store
+from ops.adapters.run_store import open_store
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError
+from ops.ports import RunStore
 from ops.profile import Profile
 from ops.spec import RunSpec
 
@@ -402,7 +403,7 @@ def test_as_many_failed_starts_are_kept_as_logs(home: Path) -> None:
     assert kept == [f"cpu-{number}" for number in range(2, KEPT_FOLDERS + 2)]
 
 
-def run_on(cluster: str, name: str, home: Path) -> ObStore:
+def run_on(cluster: str, name: str, home: Path) -> RunStore:
     store = open_store(str(home / "runs"), name)
     spec = RunSpec(
         schema=1,

@@ -73,6 +73,20 @@ def test_a_picture_that_is_old_says_so() -> None:
         assert "no answer for 9 s; still asking" in shown.file.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_figures_that_are_no_numbers_are_shown_as_far_as_they_make_sense(terminal: bool) -> None:
+    """Any script may write the file, and an older one of ours kept a total as text."""
+    odd = Progress.from_json(
+        {"step": "7", "total_steps": "9", "loss": "low", "step_seconds": [], "time": None}
+    )
+    assert (odd.step, odd.total_steps, odd.loss, odd.step_seconds) == (7, 9, None, None)
+    shown = Shown(terminal=terminal)
+    with shown.view:
+        shown.at(0, replace(RUNNING, progress=odd))
+        shown.at(9, replace(RUNNING, progress=replace(odd, step=8)))
+    assert "step 8/9" in shown.file.getvalue()
+
+
 def test_what_is_waited_for_is_said_once() -> None:
     why = "1 of at least 2 workers are ready. A node of group cpu did not start: no memory."
     waiting = replace(

@@ -126,13 +126,6 @@ def test_a_cluster_of_another_folder_is_missed_with_the_folder_that_was_searched
     assert "STEADYRAY_HOME" in answer.stderr
 
 
-def test_runs_in_an_object_store_are_refused_before_anything_is_done(alone: Desk) -> None:
-    alone.environment["STEADYRAY_RUNS"] = "s3://bucket/runs"
-    answer = alone.run("job", "run", "--cluster", "http://127.0.0.1:1", "--", "python", "x.py")
-    assert answer.returncode == 2
-    assert "s3://bucket/runs: jobs need a folder" in answer.stderr
-
-
 def test_a_working_folder_that_is_not_there_is_refused(alone: Desk) -> None:
     words = ("--cluster", "http://127.0.0.1:1", "--working-dir", "nope")
     answer = alone.run("job", "run", *words, "--", "python", "x.py")

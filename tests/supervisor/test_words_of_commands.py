@@ -14,10 +14,11 @@ from steadyray import config, contract
 
 from conftest import Desk
 from ops import cli
-from ops.adapters.run_store import ObStore, open_store
+from ops.adapters.run_store import open_store
 from ops.cli.new_run import is_recipe
 from ops.policy.model import Budgets
 from ops.policy.treatments import TREATMENTS
+from ops.ports import RunStore
 from ops.spec import RunSpec
 
 RECIPES = Path(__file__).resolve().parents[2] / "training_image/recipes"
@@ -53,7 +54,7 @@ def test_an_option_without_sense_is_refused_before_anything_is_made(
     assert not (desk.home / "runs").exists() or not list((desk.home / "runs").iterdir())
 
 
-def keep_run(desk: Desk, name: str, **known: Any) -> ObStore:
+def keep_run(desk: Desk, name: str, **known: Any) -> RunStore:
     spec = {"name": name, "entrypoint": ("python", "x.py"), "code_hash": "0", "cluster": NOWHERE, **known}
     store = open_store(str(desk.home / "runs"), name)
     store.put("spec.json", RunSpec.model_validate(spec).model_dump_json(by_alias=True).encode())
