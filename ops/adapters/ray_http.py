@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
+from ops.adapters import ray_releases
 from ops.errors import AuthError, BadRequestError, ClusterError, NotFoundError, ServerError, UnreachableError
 from ops.policy.model import Capacity, JobStatus, JobView
 from ops.ports import JobRequest, NodeView
@@ -34,6 +35,14 @@ try:
 except ValueError:
     print("was gone")
 """
+END_TRIES = 3
+RAYS_PYTHON = (
+    "python=python; if ! python -c 'import ray' 2>/dev/null; then python=$(readlink -f /proc/$PPID/exe); "
+    "raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status); "
+    "at=$(readlink -f /proc/$raylet/exe); export PYTHONPATH=${at%/ray/core/*}; fi; $python"
+)
+"""The interpreter with the cluster's own Ray: `python` may be another one where Ray was started by its full
+path. The shell's parent is a worker of Ray and the grandparent its raylet, a file of the package itself."""
 JOB_ACTOR = "_ray_internal_job_actor_{submission_id}"
 JOB_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 """Names of Ray 2.60: dashboard/modules/job/common.py. `stop` does nothing to a job that is PENDING."""
@@ -141,18 +150,24 @@ class RayHttp:
             return
 
     def end_pending(self, submission_id: str) -> None:
-        """By a small job on the head that kills the waiting job's actor. It is idempotent by its id."""
+        """By a small job on the head that kills the waiting job's actor; idempotent until one has failed."""
         code = END_PENDING.format(
             actor=JOB_ACTOR.format(submission_id=submission_id), namespace=JOB_NAMESPACE
         )
-        self.submit(
-            JobRequest(
-                submission_id=f"{submission_id}-end",
-                entrypoint=shlex.join(["python", "-c", code]),
-                runtime_env={"env_vars": self._environment},
-                metadata={"steadyray": "control"},
+        for number in range(1, END_TRIES + 1):
+            id = f"{submission_id}-end" if number == 1 else f"{submission_id}-end-{number}"
+            earlier = self.job(id)
+            if earlier is not None and earlier.status is JobStatus.FAILED:
+                continue
+            self.submit(
+                JobRequest(
+                    submission_id=id,
+                    entrypoint=f"{RAYS_PYTHON} -c {shlex.quote(code)}",
+                    runtime_env={"env_vars": self._environment},
+                    metadata={"steadyray": "control"},
+                )
             )
-        )
+            return
 
     # --- packages ---
     def upload_package(self, name: str, data: bytes) -> str:
@@ -274,8 +289,8 @@ def parse_job(data: dict[str, Any]) -> JobView:
     return JobView(
         status=JobStatus(data["status"]),
         message=str(data.get("message") or ""),
-        error_type=str(data.get("error_type") or ""),
-        exit_code=data.get("driver_exit_code"),
+        error_type=ray_releases.error_type(data),
+        exit_code=ray_releases.exit_code(data),
         driver_node=str(data.get("driver_node_id") or ""),
         driver_host=address.removeprefix("http://").rpartition(":")[0],
     )

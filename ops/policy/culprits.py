@@ -23,7 +23,7 @@ HOST = (
     re.compile(r"\bON ([\w.-]+) CANCELLED"),
     re.compile(r"^srun: error: ([\w.-]+): task"),
     re.compile(r"([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] "),
-    re.compile(r"\bhost *[:=] *([A-Za-z0-9][\w.-]*)"),
+    re.compile(r"(?<!remote )\bhost *[:=] *([A-Za-z0-9][\w.-]*)"),
     re.compile(r"\b(?:node|host)[=: ]+['\"]?([A-Za-z][\w.-]*\d[\w.-]*)", re.IGNORECASE),
 )
 DEAD_NODE = re.compile(r"\band address: (\S+) and node name")

@@ -181,15 +181,16 @@ def _shown(hit: Hit) -> tuple[Evidence, ...]:
     return (replace(hit.fact, text=text, line=hit.line.number, stamp=stamp(hit.line.raw)),)
 
 
-RAYS_FIRST_LINE = "Running entrypoint for job "
-"""Ray's own, at the top of each driver's log; where a script said nothing it is the last one too."""
+RAYS_FIRST_LINE = re.compile(r"Running entrypoint for job |.* -- Runtime env is setting up\.$")
+"""Ray's own (the second of 2.49), at the top of each driver's log; where a script said nothing it is the
+last one too."""
 
 
 def _last_words(evidence: tuple[Evidence, ...]) -> str:
     """What a program that ends itself says last is mostly why; usage errors are like that."""
     log = next((e.text for e in evidence if e.source == "log"), "")
     lines = (x.strip() for x in reversed(log.splitlines()))
-    line = next((x for x in lines if x and not x.startswith(RAYS_FIRST_LINE)), "")
+    line = next((x for x in lines if x and not RAYS_FIRST_LINE.match(x)), "")
     return f"; its last line: {line[:200].rstrip('.')}" if line else ""
 
 

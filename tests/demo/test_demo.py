@@ -92,6 +92,7 @@ def test_a_demonstration_that_is_interrupted_in_the_middle_leaves_nothing_behind
     os.kill(demo.pid, signal.SIGINT)
     output, _ = demo.communicate()
     assert demo.returncode == 130, output
+    assert "attach again" not in output, "it is stopped, so nobody is told how to come back to it"
     run = next((home / "runs").iterdir())
     assert json.loads((run / contract.RESULT).read_text())["state"] == "Stopped", output
     assert _left(home) == []
