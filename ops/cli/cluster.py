@@ -231,10 +231,18 @@ def _group(groups: tuple[scaling.GroupView, ...], name: str) -> scaling.GroupVie
 
 
 def _wait_for(cluster: local_cluster.ClusterConnection, group: str, count: int, timeout: float) -> None:
-    """Until so many nodes have joined. Watches the provider's files, which costs nothing."""
+    """Until so many nodes have joined. Watches the provider's files, which costs nothing, and then asks Ray
+    whether one of them is on its way out.
+    """
+
+    def joined() -> int:
+        if (started := local_cluster.ready_nodes(cluster.name, group)) < count:
+            return started
+        return _group(local_ray.groups(cluster, local_ray.look(cluster)), group).ready
+
     deadline = time.monotonic() + timeout
     with stderr.status(f"waiting for group {group} to have {count}"):
-        while (ready := local_cluster.ready_nodes(cluster.name, group)) < count:
+        while (ready := joined()) < count:
             if time.monotonic() > deadline:
                 raise OpsTimeoutError(
                     f"group {group} has {ready} of {count} nodes after {timeout:g} s",
