@@ -37,12 +37,12 @@ except ValueError:
 """
 END_TRIES = 3
 RAYS_PYTHON = (
-    "python=python; if ! python -c 'import ray' 2>/dev/null; then python=$(readlink -f /proc/$PPID/exe); "
-    "raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status); "
-    "at=$(readlink -f /proc/$raylet/exe); export PYTHONPATH=${at%/ray/core/*}; fi; $python"
+    "raylet=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$PPID/status 2>/dev/null); "
+    "at=$(readlink -f /proc/$raylet/exe 2>/dev/null); at=${at%/ray/core/*}; python=python; "
+    'if [ -d "$at/ray" ]; then python=$(readlink -f /proc/$PPID/exe); export PYTHONPATH=$at; fi; $python'
 )
-"""The interpreter with the cluster's own Ray: `python` may be another one where Ray was started by its full
-path. The shell's parent is a worker of Ray and the grandparent its raylet, a file of the package itself."""
+"""The interpreter with the cluster's own Ray: `python` may be another one, with another Ray or none. The
+shell's parent is a worker of Ray, and the grandparent its raylet, a file of the package itself."""
 JOB_ACTOR = "_ray_internal_job_actor_{submission_id}"
 JOB_NAMESPACE = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
 """Names of Ray 2.60: dashboard/modules/job/common.py. `stop` does nothing to a job that is PENDING."""
