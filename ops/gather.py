@@ -168,7 +168,7 @@ class Gatherer:
         path = contract.exceptions(attempt)
         told = (self.record.read(path) or {}) if path in attempts else {}
         records = told.get("exceptions")
-        return from_records(r for r in records if isinstance(r, dict)) if isinstance(records, list) else ()
+        return from_records(records) if isinstance(records, list) else ()
 
     def keeps_state(self, checkpoint_step: int) -> bool:
         """Whether a restart can resume: by a checkpoint, by our library (which makes them in time), or by

@@ -31,6 +31,7 @@ from ops.spec import RunSpec
 
 K = EventKind
 
+RAY_TRAIN_CALLBACK = f"{ENTRY_FOLDER}.ray_train.TrainCallback"
 TICK_SECONDS = 1.0
 FAST_TICK_SECONDS = 0.3
 """While an attempt is on its way or being replaced: here a second is a second of lost training."""
@@ -283,13 +284,9 @@ class Supervisor:
         run_dir = self.store.url
         command = ["python", f"{ENTRY_FOLDER}/entry.py", self.spec.name, str(attempt), run_dir, "--"]
         secret = {name: self._secret(name) for name in self.spec.secret_env}
-        callbacks = ",".join(
-            filter(
-                None, (self.spec.env.get(contract.ENV_RAY_TRAIN), f"{ENTRY_FOLDER}.ray_train.TrainCallback")
-            )
-        )
+        theirs = self.spec.env.get(contract.ENV_RAY_TRAIN)
         own = {
-            contract.ENV_RAY_TRAIN: callbacks,
+            contract.ENV_RAY_TRAIN: ",".join(filter(None, (theirs, RAY_TRAIN_CALLBACK))),
             contract.ENV_RUN: self.spec.name,
             contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_RUN_DIR: run_dir,

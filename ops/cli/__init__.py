@@ -76,6 +76,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str] | None = None) -> int:
     """Runs one command line and gives its exit code."""
+    words = sys.argv[1:] if argv is None else argv
     try:
         code = app(args=argv, standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -97,11 +98,9 @@ def run(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except OSError as error:
-        return (
-            no_room(error) if error.errno in NO_ROOM else bug(error, sys.argv[1:] if argv is None else argv)
-        )
+        return no_room(error) if error.errno in NO_ROOM else bug(error, words)
     except Exception as error:  # noqa: BLE001  the one handler at the very top
-        return bug(error, sys.argv[1:] if argv is None else argv)
+        return bug(error, words)
 
 
 def no_room(error: OSError) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore as ObMemory
 from s3_server import Bucket as Served
-from s3_server import s3
+from s3_server import served_to
 from steadyray.storage import Bucket
 
 from ops.adapters.fakes import MemoryStore
@@ -27,10 +27,7 @@ MAKERS: dict[str, Callable[[Path], RunStore]] = {
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    with s3() as (bucket, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield bucket
+    yield from served_to(monkeypatch)
 
 
 @pytest.fixture(params=sorted(MAKERS))

@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+import pytest
+
 BUCKET = "runs"
 
 
@@ -175,6 +177,14 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, *_: object) -> None: ...
+
+
+def served_to(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """The bucket in the environment of this process; for fixtures."""
+    with s3() as (bucket, environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from s3_server import Bucket as Served
-from s3_server import s3
+from s3_server import served_to
 from steadyray import bucket_start, contract, storage
 from steadyray.checkpoint import (
     SET_ASIDE,
@@ -35,10 +35,7 @@ KEY = "team/run"
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     monkeypatch.setattr(storage, "SMALL_SECONDS", 1.0)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 4.0)
-    with s3() as (bucket, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield bucket
+    yield from served_to(monkeypatch)
 
 
 def state(step: int) -> dict[str, Any]:

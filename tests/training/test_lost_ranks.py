@@ -70,16 +70,24 @@ def test_both_ranks_killed_at_once_go_on_from_the_last_checkpoint(start_training
     assert training.progress()["world_size"] == 2
 
 
-@pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
-def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
-    start_training: StartTraining, damage: str
-) -> None:
+def stopped_after_two_checkpoints(
+    start_training: StartTraining,
+) -> tuple[Training, dict[int, int], Path, Path]:
+    """A training whose ranks are frozen, so that nothing is saved any more: its pids, and the newest two."""
     training = start_training(steps=STEPS, checkpoint_steps=40)
     pids = training.ready()
     training.wait_for(lambda p: (p["checkpoint_step"] or 0) >= 80)
     for pid in pids.values():
-        os.kill(pid, signal.SIGSTOP)  # nothing is saved any more
+        os.kill(pid, signal.SIGSTOP)
     parent, newest = sorted(p.parent for p in (training.root / "checkpoints").glob("*/MANIFEST.json"))[-2:]
+    return training, pids, parent, newest
+
+
+@pytest.mark.parametrize("damage", ["truncated", "bit flipped"])
+def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
+    start_training: StartTraining, damage: str
+) -> None:
+    training, pids, parent, newest = stopped_after_two_checkpoints(start_training)
     hurt(newest / "state.pt", damage)
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
@@ -94,12 +102,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_parent_taken(
 def test_a_checkpoint_that_the_storage_does_not_hand_out_is_passed_over_and_stays(
     start_training: StartTraining,
 ) -> None:
-    training = start_training(steps=STEPS, checkpoint_steps=40)
-    pids = training.ready()
-    training.wait_for(lambda p: (p["checkpoint_step"] or 0) >= 80)
-    for pid in pids.values():
-        os.kill(pid, signal.SIGSTOP)  # nothing is saved any more
-    parent, newest = sorted(p.parent for p in (training.root / "checkpoints").glob("*/MANIFEST.json"))[-2:]
+    training, pids, parent, newest = stopped_after_two_checkpoints(start_training)
     (newest / "MANIFEST.json").unlink()
     (newest / "MANIFEST.json").symlink_to(UNREADABLE)
     for pid in pids.values():

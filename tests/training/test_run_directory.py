@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from steadyray import contract
 from steadyray.contract import EventKind
-from steadyray.rundir import RunWriter, create_exclusive, write_atomic
+from steadyray.folder import create_exclusive, write_atomic
+from steadyray.rundir import RunWriter
 
 
 def test_of_many_that_create_the_same_file_exactly_one_wins_and_its_content_is_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from s3_server import Bucket as Served
-from s3_server import s3
+from s3_server import served_to
 from steadyray import storage
 from steadyray.folder import Folder
 from steadyray.storage import Bucket, Storage, StorageError, open_storage, probe
@@ -26,10 +26,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A bucket whose clients lose their patience within the time of a test."""
     monkeypatch.setattr(storage, "SMALL_SECONDS", 1.0)
     monkeypatch.setattr(storage, "RETRY_SECONDS", 6.0)
-    with s3() as (bucket, environment):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        yield bucket
+    yield from served_to(monkeypatch)
 
 
 @pytest.fixture

@@ -26,6 +26,9 @@ ENV_RESUME_FROM = "STEADYRAY_RESUME_FROM"
 ENV_SECRETS = "STEADYRAY_SECRETS"
 """Names of variables, joined by commas, whose values may stand in nothing that is written; see hiding."""
 
+ENV_RAY_TRAIN = "RAY_TRAIN_CALLBACKS"
+"""Ray's own variable: classes that Ray Train loads, as `module.Class`, joined by commas."""
+
 PHASE_WAITING = "waiting"
 """Phase of a run whose ranks wait for capacity."""
 
@@ -99,9 +102,6 @@ class Depth(StrEnum):
     NEW_ATTEMPT = "new-attempt"
     NEW_CLUSTER = "new-cluster"
 
-
-ENV_RAY_TRAIN = "RAY_TRAIN_CALLBACKS"
-"""Ray's own variable: classes that Ray Train loads, as `module.Class`, joined by commas."""
 
 # --- paths -------------------------------------------------------------------------------------------
 SPEC = "spec.json"

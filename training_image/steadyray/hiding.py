@@ -7,8 +7,8 @@ from __future__ import annotations
 import json
 import os
 
-ENV_SECRETS = "STEADYRAY_SECRETS"
-"""As `contract.ENV_SECRETS`: names of variables, joined by commas."""
+from .contract import ENV_SECRETS  # relative: the folder it is shipped in has another name
+
 HIDDEN = "[redacted]"
 
 

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steadyray import contract
-from steadyray.rundir import RunWriter, encode, write_atomic
+from steadyray.folder import write_atomic
+from steadyray.rundir import RunWriter, encode
 
 WRITE_SECONDS = 1.0
 TRAIN = "train"

@@ -23,9 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-contract = importlib.import_module(f"{__package__}.contract")
-hide: Callable[[str], str] = importlib.import_module(f"{__package__}.hiding").hide
-"""By the name of whatever folder this file was shipped in."""
+from . import contract  # relative: the folder this is shipped in has another name
+from .hiding import hide
 
 try:
     from ray.train.v2._internal.execution.callback import ReportCallback, WorkerGroupCallback
@@ -112,7 +111,7 @@ class TrainCallback(*BASES):  # type: ignore[misc]
         )
 
     # --- what is written --------------------------------------------------------------------------
-    def _progress(self, metrics: list[dict[str, Any]]) -> Any:
+    def _progress(self, metrics: list[dict[str, Any]]) -> contract.Progress:
         first = metrics[0] if metrics else {}
         figures = {str(k): float(v) for k, v in first.items() if _is_number(v)}
         step = next((figures[name] for name in STEP_NAMES if name in figures), float(self.reports))

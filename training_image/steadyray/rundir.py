@@ -16,8 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from steadyray import contract
-from steadyray.folder import create_exclusive as create_exclusive
-from steadyray.folder import write_atomic as write_atomic
 from steadyray.hiding import hide
 from steadyray.storage import Root, open_storage
 
