@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from simulated import ENDINGS, MortalStore, World
 
-from ops import explain
+from ops import audit, explain
 from ops.adapters.fakes import MemoryStore
 from ops.errors import StoreError
 from ops.fleet import Fleet
@@ -149,6 +149,22 @@ def test_status_and_explain_say_what_would_have_been_done() -> None:
     assert "decision:  ()" not in text
     tick = world.staff[0].tick()
     assert tick.snapshot.waiting.startswith("Observes: would resubmit ("), "the live view shows this"
+
+
+def test_the_audit_tells_the_same_decision_whether_it_was_done_or_withheld() -> None:
+    told = []
+    for world in (observing(), begun(World(1))):
+        world.happen("driver node", 1)
+        later(world, looks=4)
+        [entry] = audit.audit([("r", world.store)], since=0.0)["incidents"]
+        told.append(entry)
+    held, done = told
+    assert [e["decided"] for e in told] == ["Resubmit", "Resubmit"]
+    assert [e["failure_class"] for e in told] == ["DriverLost", "DriverLost"]
+    assert (held["done"], held["withheld"], held["outcome"]) == ("nothing", True, "still open")
+    assert (done["done"], done["withheld"]) == ("Resubmit", False)
+    assert held["by_hand"]
+    assert done["undo"]
 
 
 def test_every_act_says_who_why_and_how_to_take_it_back() -> None:
