@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ops.errors import UsageError
+
 
 def home() -> Path:
     """STEADYRAY_HOME, else `.steadyray` in the checkout around the current folder, else in that folder."""
@@ -18,3 +20,11 @@ def home() -> Path:
 def runs_root() -> str:
     """STEADYRAY_RUNS (a folder that all nodes see, or a bucket's URL), else `runs` in the home folder."""
     return os.environ.get("STEADYRAY_RUNS") or str(home() / "runs")
+
+
+def observes() -> bool:
+    """Whether STEADYRAY_MODE makes every supervisor of this machine one that only observes."""
+    said = os.environ.get("STEADYRAY_MODE", "")
+    if said not in ("", "act", "observe"):
+        raise UsageError(f"STEADYRAY_MODE is {said!r}", hint="set it to observe or act, or unset it")
+    return said == "observe"

@@ -66,6 +66,7 @@ def status(store: RunStore) -> dict[str, Any]:
         "failure_class": result.get("failure_class"),
         "exit_code": result.get("exit_code"),
         "incidents": len(acts),
+        "mode": spec.mode if spec else "",
         "cluster": spec.cluster if spec else "",
         "command": " ".join(spec.entrypoint) if spec else "",
         "directory": store.url,
@@ -104,18 +105,25 @@ GOES_ON = frozenset(
 """What ends a wait; there is no event of its own for that."""
 
 
+WAITS = (EventKind.WAITING, EventKind.ACTION_WITHHELD)
+
+
 def waiting(store: RunStore, attempt: int, progress: dict[str, Any]) -> dict[str, Any]:
-    """What the run waits for, by the newest Waiting event: reason, message, since. Empty if it does not."""
+    """What the run waits for, by the newest event about it: reason, message, since. Empty if nothing."""
     events = [read(store, p) for p in store.list("events") if p.startswith("events/supervisor-")]
     events.sort(key=lambda e: float(e.get("time") or 0.0))
-    told = [e for e in events if e.get("kind") == EventKind.WAITING and e.get("attempt") == attempt]
+    told = [e for e in events if e.get("kind") in WAITS and e.get("attempt") == attempt]
     if not told:
         return {}
     began = float(told[-1]["time"])
     over = any(e.get("kind") in GOES_ON and float(e["time"]) > began for e in events)
     if progress and progress.get("phase") not in WAITING_PHASES:
         over = over or float(progress.get("time") or 0.0) > began
-    return {} if over else dict(told[-1]["data"])
+    if over:
+        return {}
+    data = dict(told[-1]["data"])
+    withheld = told[-1]["kind"] == EventKind.ACTION_WITHHELD
+    return {"reason": data["cause"], "message": data["said"], "since": began} if withheld else data
 
 
 def nobody(store: RunStore, name: str) -> str:
@@ -127,13 +135,20 @@ def nobody(store: RunStore, name: str) -> str:
 
 def incidents(store: RunStore) -> list[dict[str, Any]]:
     """Every incident of the supervisor, in order, joined with its actions."""
-    found = []
+    found, held = [], withheld(store)
     for writer in sorted({p.split("/")[1] for p in store.list("events") if "/supervisor-incident-" in p}):
         records = [read(store, p) for p in sorted(store.list(f"events/{writer}"))]
         opened = next((r for r in records if r.get("kind") == "IncidentOpened"), None)
         if opened:
-            found.append(_incident(opened, records))
+            found.append({**_incident(opened, records), "withheld": held.get(opened["incident"], "")})
     return sorted(found, key=lambda i: float(i["time"]))
+
+
+def withheld(store: RunStore) -> dict[str, str]:
+    """By incident, what was said last of an act that was not done."""
+    paths = sorted(p for p in store.list("events") if p.startswith("events/supervisor-withheld-"))
+    records = [read(store, path) for path in paths]
+    return {r["incident"]: r["data"]["said"] for r in records if r}
 
 
 def _incident(opened: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -185,7 +200,9 @@ def explain(supervisor: Supervisor) -> dict[str, Any]:
     coming = decision.next or ("" if alone else "Goes on; the supervisor looks again within a second.")
     return story | {
         "state": state_of(view, decision),
-        "now": f"{decision.reason}: {decision.message}",
+        "now": decision.message
+        if decision.message.startswith(decision.reason)
+        else f"{decision.reason}: {decision.message}",
         "next": " ".join(x for x in (alone, coming) if x),
     }
 
@@ -208,7 +225,10 @@ def as_text(story: dict[str, Any]) -> str:
             )
         if item["culprit"]:
             lines.append("  culprit:  " + ", ".join(f"{k} {v}" for k, v in item["culprit"].items()))
-        lines.append(f"  decision: {item['action']} ({item['reason']}): {item['decision']}")
+        if item["withheld"]:
+            lines.append(f"  withheld: {item['withheld']}")
+        if item["action"]:
+            lines.append(f"  decision: {item['action']} ({item['reason']}): {item['decision']}")
         if item["budget_left"] is not None:
             lines.append(f"  budget:   {item['budget_left']} left")
         lines.append(f"  advice:   {item['advice']}")

@@ -14,10 +14,14 @@ from steadyray.contract import EventKind
 
 from ops.errors import ClusterError
 from ops.gather import Gatherer
+from ops.policy import by_hand
 from ops.policy.events import MAX_SKEW_SECONDS
 from ops.policy.model import Action, Decision, RunView, Verdict
 
 K = EventKind
+
+MOST_FACTS = 5
+"""Of the evidence, in an event about an act; the incident has all of it."""
 
 
 class Notes:
@@ -55,7 +59,7 @@ class Notes:
             message=verdict.message,
             confidence=verdict.confidence,
             culprit=asdict(verdict.culprit),
-            evidence=[{"source": e.source, "time": e.time, "line": e.text[:500]} for e in verdict.evidence],
+            evidence=_facts(verdict),
             step=view.best_step,
             fault_time=self._fault_time(view),
         )
@@ -77,29 +81,66 @@ class Notes:
         except ClusterError:
             return []
 
+    def who(self) -> dict[str, str]:
+        return {"who": self.record.id, "host": self.record.host}
+
+    def _told(self, decision: Decision) -> dict[str, Any]:
+        """What every event about a decision says of it: what, why, by whose rule, on what evidence."""
+        verdict = decision.verdict
+        return {
+            **self.who(),
+            "action": "Stop" if decision.action is Action.FINISH else decision.action,
+            "reason": decision.reason,
+            "message": decision.message,
+            "failure_class": verdict.failure_class if verdict else "",
+            "rule": verdict.rule if verdict else decision.reason,
+            "confidence": verdict.confidence if verdict else None,
+            "evidence": _facts(verdict)[:MOST_FACTS],
+            "charged": decision.charged,
+        }
+
+    def _undo(self, decision: Decision) -> str:
+        spec = self.gatherer.spec
+        return by_hand.to_undo(decision.action, spec.name, spec.cluster)
+
     def action(self, view: RunView, decision: Decision, incident: str, k: int) -> None:
         self.record.incident_event(
             K.ACTION_TAKEN,
             view.attempt,
             incident,
             k,
-            action="Stop" if decision.action is Action.FINISH else decision.action,
-            reason=decision.reason,
-            message=decision.message,
+            **self._told(decision),
+            undo=self._undo(decision),
             depth=decision.depth,
             delay_seconds=decision.delay_seconds,
             budget_left=decision.budget_left,
             claim=contract.action(incident, k),
         )
 
+    def withheld(self, view: RunView, decision: Decision, said: Decision, key: str, since: float) -> None:
+        """What would have been done. The loss of an attempt is a fact all the same, and noted as one."""
+        incident = str(decision.details.get("incident") or incident_id(view.attempt))
+        ended = view.job is not None and view.job.status.ended
+        if ended or view.cluster_gone:
+            self.save_evidence(view, decision, incident)
+        if ended:
+            self.end_attempt(view, decision.verdict)
+        spec = self.gatherer.spec
+        told = {
+            **self._told(decision),
+            "cause": said.reason,
+            "said": said.message,
+            "by_hand": by_hand.to_do(decision.action, spec.name, spec.cluster),
+        }
+        self.record.withheld_event(view.attempt, incident, key, since, told)
+
     def unclaimed(self, view: RunView, decision: Decision) -> None:
         """An act that belongs to no incident of the run and is harmless to do twice."""
         self.record.own_event(
             K.ACTION_TAKEN,
             view.attempt,
-            action=decision.action,
-            reason=decision.reason,
-            message=decision.message,
+            **self._told(decision),
+            undo=self._undo(decision),
         )
 
     def end_attempt(self, view: RunView, verdict: Verdict | None) -> None:
@@ -157,3 +198,13 @@ class Notes:
             message=result["message"],
             step=result["step"],
         )
+
+
+def incident_id(attempt: int) -> str:
+    """One incident ends an attempt, so its number is fixed and two supervisors mean the same one."""
+    return f"s{attempt:04d}-1"
+
+
+def _facts(verdict: Verdict | None) -> list[dict[str, Any]]:
+    found = verdict.evidence if verdict else ()
+    return [{"source": e.source, "time": e.time, "line": e.text[:500]} for e in found]

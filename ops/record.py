@@ -31,6 +31,8 @@ ATTEMPT_SEQ = {
 }
 INCIDENT_SEQ = {K.INCIDENT_OPENED: 1, K.EVIDENCE_SAVED: 2, K.ACTION_TAKEN: 2}
 """The k-th action of an incident has number 2 + k."""
+WITHHELD_TRIES = 5
+"""Of a number that other supervisors take as well."""
 
 
 class Recorder:
@@ -40,7 +42,8 @@ class Recorder:
         self.store = store
         self._clock = clock
         self._hidden = hidden
-        self.id = f"supervisor-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.host = socket.gethostname()
+        self.id = f"supervisor-{self.host}-{os.getpid()}-{secrets.token_hex(4)}"
         self._seq = 0
 
     def clean(self, text: str, *, cut: bool = False) -> str:
@@ -77,6 +80,23 @@ class Recorder:
     def incident_event(self, kind: EventKind, attempt: int, incident: str, k: int = 0, **data: Any) -> bool:
         writer = f"supervisor-incident-{incident}"
         return self._event(kind, writer, INCIDENT_SEQ[kind] + k, attempt, incident, data)
+
+    def withheld_event(
+        self, attempt: int, incident: str, key: str, since: float, data: dict[str, Any]
+    ) -> bool:
+        """Once per change of decision, whichever supervisor takes it; False if it stands there already.
+
+        `key` is the decision; the same one is told again if it was not withheld meanwhile, at `since`.
+        """
+        writer = f"supervisor-withheld-{attempt:04d}"
+        for _ in range(WITHHELD_TRIES):
+            last = len(self.store.list(f"events/{writer}"))
+            told = (self.read(event(writer, last)) or {}) if last else {}
+            if told.get("data", {}).get("key") == key and float(told["time"]) >= since:
+                return False
+            if self._event(K.ACTION_WITHHELD, writer, last + 1, attempt, incident, {"key": key, **data}):
+                return True
+        return False
 
     def own_event(self, kind: EventKind, attempt: int, **data: Any) -> bool:
         """Events that each supervisor may have its own of, such as Waiting."""

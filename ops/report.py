@@ -109,7 +109,7 @@ def read_report(reader: Reader, run: str) -> Report:
     attempts = _files(reader, "attempts")
     if not attempts and not _files(reader, "events") and reader.get(contract.SPEC) is None:
         raise NotFoundError(f"There is no run {run!r}.", hint="See the runs there are: steadyray job list")
-    events = tuple(_events(reader, problems))
+    events = tuple(read_events(reader, problems))
     spec = _json(reader, contract.SPEC, problems) or {}
     result = _json(reader, contract.RESULT, problems, needed=False) or {}
     book = ledger(events)
@@ -144,7 +144,8 @@ def _files(reader: Reader, prefix: str) -> dict[str, int]:
     return {path: size for path, size in sorted(listed) if not PurePosixPath(path).name.startswith(".")}
 
 
-def _events(reader: Reader, problems: list[str]) -> Iterator[Event]:
+def read_events(reader: Reader, problems: list[str]) -> Iterator[Event]:
+    """All events of a run that can be read; what cannot is told in `problems`."""
     known = {kind.value for kind in EventKind}
     damaged = []
     for path in _files(reader, "events"):

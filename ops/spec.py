@@ -10,7 +10,7 @@ import hashlib
 from pydantic import BaseModel, ConfigDict, Field
 from steadyray.contract import CODE, SCHEMA
 
-from ops.policy.model import Budgets
+from ops.policy.model import Budgets, Mode
 
 
 class RunSpec(BaseModel):
@@ -34,6 +34,7 @@ class RunSpec(BaseModel):
     driver_cpus: float = 0.0
     driver_resources: dict[str, float] = Field(default_factory=dict)
     budgets: Budgets = Budgets()
+    mode: Mode = Field(Mode.ACT, description="observe: every decision is taken and noted, none is done")
     created: float = Field(0.0, description="wall clock seconds")
 
     @property

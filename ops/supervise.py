@@ -17,16 +17,18 @@ from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 
 from ops.errors import BadRequestError, ClusterError, RunGoneError, StoreError, UsageError
+from ops.fleet import Fleet
 from ops.gather import Gatherer
-from ops.notes import Notes
+from ops.notes import Notes, incident_id
 from ops.outages import Outages
 from ops.packing import ENTRY_FOLDER
 from ops.policy import lifecycle
-from ops.policy.model import Action, Decision, Incident, RunSnapshot, RunState, RunView, Verdict
+from ops.policy.model import Action, Decision, Incident, Mode, RunSnapshot, RunState, RunView, Verdict
 from ops.policy.resubmission import decide, state_of
 from ops.ports import Clock, ClusterMaker, JobRequest, RunStore
 from ops.presence import Presence
 from ops.record import Recorder
+from ops.restraints import Restraints
 from ops.spec import RunSpec
 
 K = EventKind
@@ -80,6 +82,10 @@ class Supervisor:
     hidden: tuple[str, ...] = ()
     announce: Callable[[RunSnapshot], None] = lambda _: None
     """Told before an act that takes long, so that nobody looks at an old picture for a minute."""
+    observe: bool = False
+    """This machine only observes, whatever the run's spec says."""
+    fleet: Fleet | None = None
+    """The breaker over all runs beside this one."""
 
     def __post_init__(self) -> None:
         secrets = tuple(os.environ[name] for name in self.spec.secret_env if os.environ.get(name))
@@ -88,12 +94,15 @@ class Supervisor:
         withheld = f"withheld: set {unset} to see it" if unset else ""
         self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock, withheld=withheld)
         self.notes = Notes(self.gatherer)
+        mode = Mode.OBSERVE if self.observe else self.spec.mode
+        self.restraints = Restraints(self.notes, mode, self.fleet)
         self.outages = Outages(self.gatherer)
         self.presence = Presence(self.record)
         self.state: RunState | None = None
         self._last: RunSnapshot | None = None
         self._store_failed: float | None = None
         self._unmade: Unmade | None = None
+        self._kept = 0
 
     def tick(self) -> Tick:
         """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
@@ -145,10 +154,12 @@ class Supervisor:
     def explain(self) -> tuple[RunView, Decision]:
         """What would be decided now, without doing it."""
         view = self.gatherer.look()
-        return view, decide(view)
+        return view, self.restraints.would(view, decide(view))
 
     # --- acts -----------------------------------------------------------------------------------------
     def _act(self, view: RunView, decision: Decision) -> Decision:
+        if (held := self.restraints.hold(view, decision)) is not None:
+            return held
         match decision.action:
             case Action.SUBMIT:
                 self._submit(view, decision)
@@ -157,12 +168,23 @@ class Supervisor:
             case Action.STOP | Action.RESUBMIT | Action.RECREATE_CLUSTER:
                 return self._claimed(view, decision)
             case Action.RESTART_KEEPER:
-                self.maker.keep()
-                self.notes.unclaimed(view, decision)
+                return self._keep(view, decision)
             case Action.WAIT:
                 self.notes.waiting(view, decision)
             case Action.NONE if decision.final is not None:
                 self.notes.finished()
+        return decision
+
+    def _keep(self, view: RunView, decision: Decision) -> Decision:
+        """A try that fails leaves no second mark, as it is tried again each second until a disk has room."""
+        if (
+            held := self.restraints.mark(view, decision, f"{self.record.id}-keeper-{self._kept}")
+        ) is not None:
+            return held
+        decision = self.restraints.with_trouble(decision)
+        self.maker.keep()
+        self._kept += 1
+        self.notes.unclaimed(view, decision)
         return decision
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
@@ -173,6 +195,9 @@ class Supervisor:
             return self._stop_again(view, decision)
         if not self._already(view, Action.STOP) or decision.action is Action.RESUBMIT:
             self.notes.save_evidence(view, decision, incident)
+        if (held := self.restraints.mark(view, decision, f"{incident}-{k}")) is not None:
+            return held
+        decision = self.restraints.with_trouble(decision)
         claim = self._claim(view, decision, incident, k)
         path = contract.action(incident, k)
         if not self.record.create(path, claim) and not self._take_over(path):
@@ -392,11 +417,6 @@ class Supervisor:
             for a in self.gatherer.actions()
             if a.failure_class
         )
-
-
-def incident_id(attempt: int) -> str:
-    """One incident ends an attempt, so its number is fixed and two supervisors mean the same one."""
-    return f"s{attempt:04d}-1"
 
 
 def last_line(log: str) -> str:

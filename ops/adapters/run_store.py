@@ -17,6 +17,9 @@ from steadyray.storage import Bucket
 from ops.errors import RunGoneError, StoreError, UsageError
 from ops.ports import RunStore
 
+NO_RUN = "_"
+"""What lies beside the runs begins with it, which no name of a run can."""
+
 
 class Store:
     """Files of one run. Implements `ops.ports.RunStore`."""
@@ -99,9 +102,14 @@ def probe(root: str) -> None:
 def run_names(root: str) -> list[str]:
     """Names of the runs under `root` that have a spec."""
     if "://" not in root:
-        return sorted(p.parent.name for p in Path(root).expanduser().glob("*/spec.json"))
+        folders = sorted(p.parent.name for p in Path(root).expanduser().glob("*/spec.json"))
+        return [name for name in folders if not name.startswith(NO_RUN)]
     check(root)
     bucket = Bucket(root.rstrip("/"))
     with translated(root, ""):
         found = bucket.folders("")
-        return [name for name in found if bucket.get(f"{name}/{contract.SPEC}") is not None]
+        return [
+            name
+            for name in found
+            if not name.startswith(NO_RUN) and bucket.get(f"{name}/{contract.SPEC}") is not None
+        ]

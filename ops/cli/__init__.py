@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from ops.cli import bench, cluster, explain, job, node, report
+from ops.cli import audit, bench, cluster, explain, fleet, job, node, report
 from ops.config import home
 from ops.errors import OpsError
 from ops.output import note
@@ -41,8 +41,10 @@ app = typer.Typer(
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(node.app, name="node")
 app.add_typer(job.app, name="job")
+app.add_typer(fleet.app, name="fleet")
 app.add_typer(bench.app, name="bench")
 app.command("report")(report.report)
+app.command("audit")(audit.audit)
 app.command("explain")(explain.explain)
 
 

@@ -26,13 +26,15 @@ from ops.adapters import places
 from ops.adapters.clock import SystemClock
 from ops.adapters.clusters import maker
 from ops.cli.background import say_that_it_works, supervise_in_background
+from ops.cli.fleet import fleet_of
 from ops.cli.live import LiveView
 from ops.cli.new_run import Options, attach_to, create, reopen
 from ops.cli.report import present
+from ops.config import observes
 from ops.errors import NotFoundError, OpsError, OpsTimeoutError, StoreError
 from ops.orphans import end_jobs
 from ops.output import Format, note, show
-from ops.policy.model import Budgets, RunSnapshot, RunState
+from ops.policy.model import Budgets, Mode, RunSnapshot, RunState
 from ops.ports import RunStore
 from ops.record import Recorder
 from ops.supervise import Supervisor, Tick
@@ -129,6 +131,14 @@ Storage = Annotated[
         "at first STEADYRAY_RUNS.",
     ),
 ]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option(
+        "--mode",
+        help="observe: take and note every decision, and do nothing that nobody asked for; at first act. "
+        "STEADYRAY_MODE=observe does the same for all runs of a machine.",
+    ),
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="table, json or yaml.")]
 
 
@@ -147,6 +157,7 @@ def run(
     working_dir: WorkingDir = None,
     driver_resource: Resource = None,
     storage: Storage = None,
+    mode: ModeOption = None,
 ) -> None:
     """Run a training to its end and stay attached; the same command attaches again after Ctrl-C.
 
@@ -167,6 +178,7 @@ def run(
         working_dir,
         driver_resource,
         storage,
+        mode,
     )
     run_name = attach_to(words, options) or create(words, options)
     follow(run_name)
@@ -187,6 +199,7 @@ def submit(
     working_dir: WorkingDir = None,
     driver_resource: Resource = None,
     storage: Storage = None,
+    mode: ModeOption = None,
 ) -> None:
     """Like `run`, but return once it is on its way; a process in the background looks after the run.
 
@@ -205,6 +218,7 @@ def submit(
         working_dir,
         driver_resource,
         storage,
+        mode,
     )
     run_name = attach_to(words, options) or create(words, options)
     _leave_in_background(run_name)
@@ -319,6 +333,7 @@ def resume(
     secret_env: SecretEnv = None,
     working_dir: NewCode = None,
     driver_resource: Resource = None,
+    mode: ModeOption = None,
 ) -> None:
     """Go on with a stopped or failed run from its last checkpoint; what is not given stays as it was.
 
@@ -335,6 +350,7 @@ def resume(
         secret_env=secret_env,
         working_dir=working_dir,
         driver_resource=driver_resource,
+        mode=mode,
     )
     reopen(name, options)
     if detach:
@@ -519,6 +535,8 @@ def _supervisor(name: str, store: RunStore) -> Supervisor:
         SystemClock(),
         environment=made_by.environment(),
         hidden=(*made_by.hidden(), *places.hidden()),
+        observe=observes(),
+        fleet=fleet_of(places.root_of(name)),
     )
 
 

@@ -25,6 +25,7 @@ from ops.adapters.run_store import open_store, probe
 from ops.config import runs_root
 from ops.errors import NotFoundError, OpsError, UsageError
 from ops.output import note
+from ops.policy.model import Mode
 from ops.spec import RunSpec
 
 SHOWN_LEFT_OUT = 5
@@ -58,6 +59,7 @@ class Options:
     working_dir: Path | None = None
     driver_resource: list[str] | None = None
     storage: str | None = None
+    mode: Mode | None = None
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """`spec` with what was said; the rest stays. The code is another matter."""
@@ -74,6 +76,7 @@ class Options:
                 "secret_env": tuple(dict.fromkeys((*spec.secret_env, *(self.secret_env or ())))),
                 "driver_resources": {**spec.driver_resources, **_amounts(self.driver_resource)},
                 "budgets": replace(spec.budgets, **said),
+                "mode": self.mode or spec.mode,
             }
         )
 
@@ -86,6 +89,7 @@ STORED: dict[str, Callable[[RunSpec], object]] = {
     "--env": lambda spec: spec.env,
     "--secret-env": lambda spec: spec.secret_env,
     "--driver-resource": lambda spec: spec.driver_resources,
+    "--mode": lambda spec: spec.mode,
 }
 """Options that a run keeps from its start."""
 
@@ -134,6 +138,7 @@ def create(words: list[str], options: Options) -> str:
         cluster=options.cluster,
         token_file=_token_file(options),
         storage=root if "://" in root else "",
+        mode=Mode.ACT,
         secret_env=(),
         driver_cpus=cpus,
         driver_resources=resources,

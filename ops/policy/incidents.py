@@ -51,6 +51,8 @@ def gather(
     """
     groups: dict[str, list[Event]] = defaultdict(list)
     for e in events:
+        if e.kind == EventKind.ACTION_WITHHELD:
+            continue  # what was not done says nothing about when the fault was
         if e.incident:
             groups[e.incident].append(e)
         elif e.kind in _OPENING:

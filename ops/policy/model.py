@@ -66,6 +66,13 @@ class Action(StrEnum):
     NONE = "None"
 
 
+class Mode(StrEnum):
+    """Whether a supervisor does what it decides."""
+
+    OBSERVE = "observe"
+    ACT = "act"
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One fact with its source. `source` is one of hint, stop, incident, job, exit, exception, log, api."""

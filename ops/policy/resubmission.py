@@ -40,6 +40,8 @@ WORKER_NODE = "steadyray_worker"
 """Resource of every worker node of a cluster of ours and of no head; people know it by no such name."""
 KEEPER_GRACE_SECONDS = 2.0
 """A cluster whose processes all die together is gone a moment later, which is another matter."""
+RESUMED = "Resumed"
+"""Reason of the one resubmission that a person asks for."""
 WAITING_PHASES = frozenset({PHASE_WAITING})
 """Phases in which the library's driver waits for nodes."""
 
@@ -132,7 +134,7 @@ def resumed(view: RunView) -> Decision | None:
     attempt = view.attempt + 1
     return Decision(
         Action.RESUBMIT,
-        "Resumed",
+        RESUMED,
         f"A person resumed the run. Attempt {attempt} continues {_from(view)}.",
         depth=Depth.NEW_ATTEMPT,
         details={"attempt": attempt, "incident": f"resume-{view.attempt:04d}"},

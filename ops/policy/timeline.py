@@ -255,6 +255,7 @@ _WAIT_REASONS = (FailureClass.CAPACITY_MISSING, FailureClass.QUEUED)
 
 _WAIT_ENDS = frozenset(EventKind) - {
     EventKind.EVIDENCE_SAVED,
+    EventKind.ACTION_WITHHELD,
     EventKind.ATTEMPT_SUBMITTED,
     EventKind.CLUSTER_SILENT,
 }

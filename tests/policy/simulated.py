@@ -9,8 +9,10 @@ from typing import Any
 from steadyray import contract
 
 from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
+from ops.fleet import Fleet
+from ops.policy.breaker import Limits
 from ops.policy.lifecycle import legal
-from ops.policy.model import Action, Budgets, JobStatus
+from ops.policy.model import Action, Budgets, JobStatus, Mode
 from ops.spec import RunSpec
 from ops.submission import create
 from ops.supervise import Supervisor
@@ -34,10 +36,13 @@ class MortalStore(MemoryStore):
     """Kills its supervisor at the n-th write, before or after it was done."""
 
     fuse: int = -1
+    main: MortalStore | None = None
+    """Whose fuse this one burns, where a supervisor writes to several."""
 
     def _burn(self) -> None:
-        self.fuse -= 1
-        if self.fuse == 0:
+        lit = self.main or self
+        lit.fuse -= 1
+        if lit.fuse == 0:
             raise Killed
 
     def create(self, path: str, data: bytes) -> bool:
@@ -51,6 +56,11 @@ class MortalStore(MemoryStore):
         super().put(path, data)
         self._burn()
 
+    def delete(self, path: str) -> None:
+        self._burn()
+        super().delete(path)
+        self._burn()
+
 
 @dataclass
 class World:
@@ -61,19 +71,23 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     cluster: FakeCluster = field(default_factory=FakeCluster)
     step: int = 0
+    mode: Mode = Mode.ACT
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         self.maker = FakeMaker(self.cluster)
         self.spec = RunSpec(
             schema=1, name="r", entrypoint=("python", "t.py"), code_hash="c", created=self.clock.now(),
-            budgets=Budgets(wait_seconds=120.0, blind_seconds=120.0),
+            budgets=Budgets(wait_seconds=120.0, blind_seconds=120.0), mode=self.mode,
         )  # fmt: skip
+        self.beside = MortalStore(main=self.store, url="memory/_fleet")
+        self.fleet = Fleet(lambda: self.beside, self.clock, limits=self.limits)
         create(self.store, self.clock, self.spec, b"zip")
         self.staff = [self.fresh() for _ in range(self.supervisors)]
         self.decisions: list[tuple[int, Any]] = []
 
     def fresh(self) -> Supervisor:
-        return Supervisor(self.spec, self.store, self.maker, self.clock)
+        return Supervisor(self.spec, self.store, self.maker, self.clock, fleet=self.fleet)
 
     def look(self) -> None:
         for place, supervisor in enumerate(self.staff):
@@ -111,6 +125,13 @@ class World:
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(d) for p, d in self.store.files.items() if p.startswith("events/")]
+
+    def data(self, kind: str) -> list[dict[str, Any]]:
+        found = sorted((e for e in self.events() if e["kind"] == kind), key=lambda e: (e["time"], e["seq"]))
+        return [e["data"] for e in found]
+
+    def acts(self) -> list[str]:
+        return [data["action"] for data in self.data("ActionTaken")]
 
     def kinds(self) -> list[str]:
         return [event["kind"] for event in self.events()]

@@ -77,6 +77,7 @@ class EventKind(StrEnum):
     INCIDENT_OPENED = "IncidentOpened"
     EVIDENCE_SAVED = "EvidenceSaved"
     ACTION_TAKEN = "ActionTaken"
+    ACTION_WITHHELD = "ActionWithheld"
     WAITING = "Waiting"
     CLUSTER_SILENT = "ClusterSilent"
     RUN_FINISHED = "RunFinished"
