@@ -185,20 +185,6 @@ class Notes:
             K.WAITING, view.attempt, reason=decision.reason, message=decision.message, since=since
         )
 
-    def finished(self) -> None:
-        """From the result, whoever wrote it, so that a killed writer's event is completed."""
-        result = self.record.read(contract.RESULT)
-        if result is None:
-            return
-        self.record.attempt_event(
-            K.RUN_FINISHED,
-            int(result["attempt"]),
-            state=result["state"],
-            failure_class=result["failure_class"],
-            message=result["message"],
-            step=result["step"],
-        )
-
 
 def incident_id(attempt: int) -> str:
     """One incident ends an attempt, so its number is fixed and two supervisors mean the same one."""

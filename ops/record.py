@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from steadyray.contract import SCHEMA, Event, EventKind, event
+from steadyray.contract import RESULT, SCHEMA, Event, EventKind, event
 
 from ops.policy.redaction import redact, redact_record
 from ops.ports import Clock, RunStore
@@ -74,12 +74,10 @@ class Recorder:
 
     def attempt_event(self, kind: EventKind, attempt: int, /, **data: Any) -> bool:
         """True if this call made it; False if it happened already."""
-        writer = f"supervisor-attempt-{attempt:04d}"
-        return self._event(kind, writer, ATTEMPT_SEQ[kind], attempt, "", data)
+        return self._event(kind, _of_attempt(attempt), ATTEMPT_SEQ[kind], attempt, "", data)
 
     def incident_event(self, kind: EventKind, attempt: int, incident: str, k: int = 0, **data: Any) -> bool:
-        writer = f"supervisor-incident-{incident}"
-        return self._event(kind, writer, INCIDENT_SEQ[kind] + k, attempt, incident, data)
+        return self._event(kind, _of_incident(incident), INCIDENT_SEQ[kind] + k, attempt, incident, data)
 
     def withheld_event(
         self, attempt: int, incident: str, key: str, since: float, data: dict[str, Any]
@@ -104,10 +102,41 @@ class Recorder:
         return self._event(kind, self.id, self._seq, attempt, "", data)
 
     def _event(
-        self, kind: EventKind, writer: str, seq: int, attempt: int, incident: str, data: dict[str, Any]
+        self,
+        kind: EventKind,
+        writer: str,
+        seq: int,
+        attempt: int,
+        incident: str,
+        data: dict[str, Any],
+        *,
+        time: float | None = None,
     ) -> bool:
-        record = Event(self._clock.now(), kind, writer, seq, attempt, incident=incident, data=data)
+        when = self._clock.now() if time is None else time
+        record = Event(when, kind, writer, seq, attempt, incident=incident, data=data)
         return self.create(event(writer, seq), record.to_json())
 
     def has_event(self, kind: EventKind, attempt: int) -> bool:
-        return self.store.get(event(f"supervisor-attempt-{attempt:04d}", ATTEMPT_SEQ[kind])) is not None
+        return self.store.get(event(_of_attempt(attempt), ATTEMPT_SEQ[kind])) is not None
+
+    def has_act(self, incident: str, k: int) -> bool:
+        """Whether the event of the k-th act of an incident stands."""
+        return self.store.get(event(_of_incident(incident), INCIDENT_SEQ[K.ACTION_TAKEN] + k)) is not None
+
+    def finished(self) -> None:
+        """The end of the run, from its result, whoever wrote that: completes what a killed one left out."""
+        result = self.read(RESULT)
+        if result is None:
+            return
+        attempt = int(result["attempt"])
+        told = {key: result[key] for key in ("state", "failure_class", "message", "step")}
+        writer, seq = _of_attempt(attempt), ATTEMPT_SEQ[K.RUN_FINISHED]
+        self._event(K.RUN_FINISHED, writer, seq, attempt, "", told, time=float(result["time"]))
+
+
+def _of_attempt(attempt: int) -> str:
+    return f"supervisor-attempt-{attempt:04d}"
+
+
+def _of_incident(incident: str) -> str:
+    return f"supervisor-incident-{incident}"

@@ -183,6 +183,7 @@ def reopen(store: RunStore, clock: Clock, spec: RunSpec, code: bytes | None = No
         if spec != before:
             _change(store, clock, attempt, before, spec, code)
         store.put(f"results/{attempt:04d}.json", old)
+        Recorder(store, clock).finished()  # its writer may have been killed before it could say so
         _note_resume(store, clock, attempt)
         store.delete(contract.RESULT)
     store.delete(contract.STOP_REQUEST)

@@ -11,11 +11,11 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 
+from ops.claims import Claims, asked
 from ops.errors import BadRequestError, ClusterError, RunGoneError, StoreError, UsageError
 from ops.fleet import Fleet
 from ops.gather import Gatherer
@@ -40,10 +40,6 @@ FAST_TICK_SECONDS = 0.3
 STORE_PATIENCE_SECONDS = 300.0
 REMAKE_PAUSE_SECONDS = 10.0
 """Between two tries to make a cluster again; for how long is the budget of a silent one, `blind_seconds`."""
-TAKE_OVER_SECONDS = {Action.RECREATE_CLUSTER: 240.0}
-TAKE_OVER_DEFAULT_SECONDS = 10.0
-"""After which another supervisor's unfinished act is continued. All acts are idempotent; making a cluster
-takes a minute on two cores, so that one is given longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +90,7 @@ class Supervisor:
         withheld = f"withheld: set {unset} to see it" if unset else ""
         self.gatherer = Gatherer(self.spec, self.record, self.maker, self.clock, withheld=withheld)
         self.notes = Notes(self.gatherer)
+        self.claims = Claims(self.gatherer)
         mode = Mode.OBSERVE if self.observe else self.spec.mode
         self.restraints = Restraints(self.notes, mode, self.fleet)
         self.outages = Outages(self.gatherer)
@@ -102,7 +99,7 @@ class Supervisor:
         self._last: RunSnapshot | None = None
         self._store_failed: float | None = None
         self._unmade: Unmade | None = None
-        self._kept = 0
+        self._kept, self._keeping = 0, False
 
     def tick(self) -> Tick:
         """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
@@ -172,38 +169,38 @@ class Supervisor:
             case Action.WAIT:
                 self.notes.waiting(view, decision)
             case Action.NONE if decision.final is not None:
-                self.notes.finished()
+                self.record.finished()
         return decision
 
     def _keep(self, view: RunView, decision: Decision) -> Decision:
-        """A try that fails leaves no second mark, as it is tried again each second until a disk has room."""
-        if (
-            held := self.restraints.mark(view, decision, f"{self.record.id}-keeper-{self._kept}")
-        ) is not None:
+        """Noted before the act and once for all its tries: it is tried each second until a disk has room."""
+        act = f"{self.record.id}-keeper-{self._kept}"
+        if (held := self.restraints.mark(view, decision, act)) is not None:
             return held
         decision = self.restraints.with_trouble(decision)
+        if not self._keeping:
+            self.notes.unclaimed(view, decision)
+        self._keeping = True
         self.maker.keep()
+        self._keeping = False
         self._kept += 1
-        self.notes.unclaimed(view, decision)
         return decision
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
-        """Evidence, then the claim, then the act, then its completion."""
+        """Evidence, then the claim, then its event, then the act, then its completion."""
         incident = str(decision.details.get("incident") or incident_id(view.attempt))
-        k = 1 + sum(1 for a in self.gatherer.seen if a.incident == incident and a.completed)
-        if decision.action is Action.STOP and self._already(view, Action.STOP):
+        stops = asked(view, Action.STOP)
+        if decision.action is Action.STOP and stops:
             return self._stop_again(view, decision)
-        if not self._already(view, Action.STOP) or decision.action is Action.RESUBMIT:
+        if not stops or decision.action is Action.RESUBMIT:
             self.notes.save_evidence(view, decision, incident)
-        if (held := self.restraints.mark(view, decision, f"{incident}-{k}")) is not None:
+        claim = self.claims.next(view, decision, incident)
+        if (held := self.restraints.mark(view, decision, f"{incident}-{claim.k}")) is not None:
             return held
         decision = self.restraints.with_trouble(decision)
-        claim = self._claim(view, decision, incident, k)
-        path = contract.action(incident, k)
-        if not self.record.create(path, claim) and not self._take_over(path):
-            text = f"Another supervisor does it: {decision.message}"
-            return Decision(Action.WAIT, "AnotherSupervisor", text, verdict=decision.verdict)
-        self.notes.action(view, decision, incident, k)
+        if (instead := self.claims.take(claim, decision)) is not None:
+            return instead
+        self.notes.action(view, decision, incident, claim.k)
         match decision.action:
             case Action.STOP:
                 self._stop(view, decision)
@@ -215,7 +212,7 @@ class Supervisor:
             case _:
                 self.notes.end_attempt(view, decision.verdict)
                 self._lease(view.attempt + 1)
-        self.record.put(path, {**claim, "completed": True, "completed_time": self.clock.now()})
+        self.claims.complete(claim)
         return decision
 
     def _make(self, decision: Decision) -> Decision | None:
@@ -244,38 +241,6 @@ class Supervisor:
             )
         return unmade.wait(decision) if now < unmade.due else decision
 
-    def _claim(self, view: RunView, decision: Decision, incident: str, k: int) -> dict[str, Any]:
-        return {
-            "incident": incident,
-            "k": k,
-            "attempt": view.attempt,
-            "action": decision.action,
-            "failure_class": decision.verdict.failure_class if decision.verdict else "",
-            "charged": decision.charged,
-            "best_step": view.best_step,
-            "checkpoint_step": view.checkpoint_step,
-            "completed": False,
-            "reason": decision.reason,
-            "message": decision.verdict.message if decision.verdict else decision.message,
-            "time": self.clock.now(),
-            "supervisor": self.record.id,
-        }
-
-    def _take_over(self, path: str) -> bool:
-        """An act that was claimed and not completed: ours, or of a supervisor that seems to have gone."""
-        there = self.record.read(path)
-        if there is None or there.get("completed"):
-            return False
-        if there.get("supervisor") == self.record.id:
-            return True
-        now = self.clock.monotonic()
-        self.gatherer.watch = self.gatherer.watch.observe(now, claim=path)
-        limit = TAKE_OVER_SECONDS.get(Action(there["action"]), TAKE_OVER_DEFAULT_SECONDS)
-        return self.gatherer.watch.age_of("claim", path, now) > limit
-
-    def _already(self, view: RunView, action: Action) -> bool:
-        return any(a.attempt == view.attempt and a.action == action for a in view.history)
-
     def _stop(self, view: RunView, decision: Decision) -> None:
         submission = self.gatherer.id(view.attempt)
         if decision.details.get("pending"):
@@ -285,7 +250,12 @@ class Supervisor:
 
     def _stop_again(self, view: RunView, decision: Decision) -> Decision:
         """Already asked for: repeat it (a pending job may have begun to run in between), and wait."""
+        begun = self.claims.unfinished(view, Action.STOP)
+        for claim in begun:  # whoever made it may have been killed before it could say so
+            self.notes.action(view, decision, claim.incident, claim.k)
         self._stop(view, decision)
+        for claim in begun:
+            self.claims.complete(claim)
         return Decision(Action.WAIT, "Stopping", "Waits for the job to end.", verdict=decision.verdict)
 
     def _submit(self, view: RunView, decision: Decision) -> None:
@@ -383,7 +353,7 @@ class Supervisor:
             "time": self.clock.now(),
         }
         self.record.create(contract.RESULT, result)
-        self.notes.finished()
+        self.record.finished()
 
     # --- what a person sees ---------------------------------------------------------------------------
     def _shown(self, view: RunView, decision: Decision) -> Tick:
