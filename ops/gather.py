@@ -32,7 +32,7 @@ from ops.policy.model import (
 from ops.policy.progress import Watch
 from ops.policy.resubmission import WAITING_PHASES
 from ops.policy.worker_errors import from_records
-from ops.ports import Clock, ClusterMaker, RayCluster
+from ops.ports import Clock, ClusterMaker, RayCluster, Remains
 from ops.presence import MARK
 from ops.record import Recorder
 from ops.spec import RunSpec, submission_id
@@ -198,8 +198,9 @@ class Gatherer:
         except ClusterError:
             api = self._how_silent()
             self.cluster = None  # a cluster that was made again may have another address and token
-            gone = api is Api.SILENT and self.maker.gone()
-            return replace(view, api=api, cluster_gone=gone, keeper_gone=not gone and self.maker.unkept())
+            remains = self.maker.remains()
+            gone = api is Api.SILENT and remains is Remains.NOTHING
+            return replace(view, api=api, cluster_gone=gone, keeper_gone=remains is Remains.UNKEPT)
         if job is not None and self._lost_its_node(view, job):
             job = replace(
                 job,

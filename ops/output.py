@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -13,8 +15,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class Screen(Console):
+    """Where a pipe has lost its reader, Rich ends the program: `job run … 2>&1 | head` would leave a run with
+    nobody to look after it. What nobody reads on stderr is dropped, and data has no use any more."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # or Python fails once more at its exit
+        if not self.stderr:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+stdout = Screen(highlight=False, soft_wrap=True)
+stderr = Screen(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Format(StrEnum):

@@ -1,7 +1,7 @@
 """Packs what a job runs: the working folder and the entrypoint's wrapper, as one deterministic zip.
 
 The zip lies in the run directory, so that a new cluster can have it when the folder has long changed.
-Called by `ops.submission`; `steadyray job predict` unpacks it again.
+Called by `ops.cli.new_run`; `steadyray job predict` unpacks it again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -48,14 +49,26 @@ in the head's memory; data belongs elsewhere."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def pack(folder: Path) -> tuple[str, bytes]:
-    """(hash, zip) of `folder`; the same files give the same bytes.
+@dataclass(frozen=True)
+class Package:
+    """A folder as it travels."""
+
+    code_hash: str
+    data: bytes
+    """The zip."""
+    left_out: tuple[str, ...]
+    """What a person might miss, a phrase a path: usual secrets, links that lead nowhere or in a circle."""
+
+
+def pack(folder: Path) -> Package:
+    """`folder` as it is now; the same files give the same bytes.
 
     Raises UsageError for a folder that is not there or too large, and for a file that cannot be packed.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name one that is there with --working-dir")
-    files = dict(sorted(_files(folder)))
+    found = sorted(_walk(folder))
+    files = dict(_files(found))
     if sum(files.values()) > MOST_BYTES:
         raise _too_large(folder, files)
     buffer = io.BytesIO()
@@ -66,7 +79,8 @@ def pack(folder: Path) -> tuple[str, bytes]:
         for name, data in entry_sources().items():
             _add(archive, f"{ENTRY_FOLDER}/{name}", data)
     data = buffer.getvalue()
-    return hashlib.sha256(data).hexdigest(), data
+    left_out = tuple(f"{path.relative_to(folder)} ({why})" for path, why in found if why)
+    return Package(hashlib.sha256(data).hexdigest(), data, left_out)
 
 
 def unpack(data: bytes, folder: Path) -> None:
@@ -89,14 +103,9 @@ def entry_sources() -> dict[str, bytes]:
     }
 
 
-def left_out(folder: Path) -> list[str]:
-    """What a person might miss, a phrase a path: usual secrets, links that lead nowhere or in a circle."""
-    return [f"{path.relative_to(folder)} ({why})" for path, why in sorted(_walk(folder)) if why]
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+def _files(found: list[tuple[Path, str]]) -> Iterator[tuple[Path, int]]:
     """Files to pack with their sizes, in bytes."""
-    for path, why in _walk(folder):
+    for path, why in found:
         with _named(path):
             if not why and path.is_file():
                 yield path, path.stat().st_size

@@ -6,6 +6,7 @@ Every method may raise the errors of `ops.errors` that it names and no others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from ops.policy.model import Capacity, JobStatus, JobView
@@ -88,14 +89,21 @@ class RunStore(Protocol):
         """Does nothing if the path does not exist."""
 
 
+class Remains(Enum):
+    """Of a cluster that is silent, as far as its maker can prove it."""
+
+    KEPT = "kept"
+    """Or nothing is known that says otherwise."""
+    UNKEPT = "unkept"
+    """Something lives, but nobody is left who would start its head again."""
+    NOTHING = "nothing"
+    """All its processes are proven gone."""
+
+
 class ClusterMaker(Protocol):
     """Whoever made the cluster and can make it again."""
 
-    def gone(self) -> bool:
-        """True only where all its processes are proven gone."""
-
-    def unkept(self) -> bool:
-        """True where it is not gone, but nobody is left who would start its head again."""
+    def remains(self) -> Remains: ...
 
     def keep(self) -> None:
         """Starts who keeps the head alive; harmless where he lives. Raises ClusterError."""

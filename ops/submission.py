@@ -15,7 +15,6 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import EventKind
 
-from ops import packing
 from ops.errors import NotFoundError, RefusedError, StoreError, UsageError
 from ops.policy.model import FINAL, Action, PastAction, RunState
 from ops.policy.redaction import SHORTEST_SECRET, names_secret, redact, too_plain
@@ -207,7 +206,3 @@ def _note_resume(store: RunStore, clock: Clock, attempt: int) -> None:
     k = 1 + sum(1 for path in store.list("actions") if path.startswith(f"actions/{incident}-"))
     act = PastAction(incident, k, attempt, Action.RESUME, "", charged=False, best_step=0, time=clock.now())
     Recorder(store, clock).create(contract.action(incident, k), asdict(act))
-
-
-def pack(folder: Path) -> tuple[str, bytes]:
-    return packing.pack(folder)

@@ -13,6 +13,7 @@ from ops.adapters import local_cluster
 from ops.adapters.ray_http import RayHttp
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError, UsageError
 from ops.policy.resubmission import WORKER_NODE
+from ops.ports import Remains
 
 WORKER_RESOURCE = {WORKER_NODE: 0.001}
 """Every worker node of a cluster of ours has 1000 of it and the head none, so a driver lands on a worker."""
@@ -46,20 +47,15 @@ class LocalMaker:
                 hint=f"steadyray cluster up --name {self.name}",
             ) from error
 
-    def gone(self) -> bool:
-        """None of its processes is left.
-
-        Without a `cluster.json` it was ended here, or could not be made again; a home that never knew the
-        name tells nothing.
-        """
+    def remains(self) -> Remains:
+        """Without a `cluster.json` it was ended here, or could not be made again; a home that never knew the
+        name tells nothing."""
         found = local_cluster.find(self.name)
         if found is None:
-            return local_cluster.known(self.name)
-        return not found.elsewhere and found.processes == 0
-
-    def unkept(self) -> bool:
-        found = local_cluster.find(self.name)
-        return found is not None and not found.elsewhere and found.keeper is None and found.processes > 0
+            return Remains.NOTHING if local_cluster.known(self.name) else Remains.KEPT
+        if found.elsewhere or found.keeper is not None:
+            return Remains.KEPT
+        return Remains.UNKEPT if found.processes else Remains.NOTHING
 
     def keep(self) -> None:
         local_cluster.keep(self.name)
@@ -110,11 +106,8 @@ class AddressMaker:
     def _token(self) -> str:
         return read_token(self.token_file, "--token-file") if self.token_file else token_from_environment()
 
-    def gone(self) -> bool:
-        return False
-
-    def unkept(self) -> bool:
-        return False
+    def remains(self) -> Remains:
+        return Remains.KEPT
 
     def keep(self) -> None:
         """Whoever made it looks after it."""

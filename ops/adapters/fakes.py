@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ops.errors import BadRequestError, UnreachableError
 from ops.policy.model import Capacity, JobStatus, JobView
-from ops.ports import JobRequest, NodeView
+from ops.ports import JobRequest, NodeView, Remains
 
 
 @dataclass
@@ -162,11 +162,10 @@ class FakeMaker:
     def connect(self) -> FakeCluster:
         return self.cluster
 
-    def gone(self) -> bool:
-        return self.is_gone
-
-    def unkept(self) -> bool:
-        return self.keeper_gone
+    def remains(self) -> Remains:
+        if self.is_gone:
+            return Remains.NOTHING
+        return Remains.UNKEPT if self.keeper_gone else Remains.KEPT
 
     def keep(self) -> None:
         """The new keeper starts the head again, which kept its state."""

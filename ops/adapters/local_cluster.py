@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,17 @@ class ClusterConnection:
 
 @dataclass(frozen=True)
 class Found:
-    """What there is of a cluster of some name; `processes` counts those that live *and* can be seen here."""
+    """What there is of a cluster of some name."""
 
     folder: ClusterFolder
     cluster: dict[str, Any]
     keeper: ProcessId | None
-    processes: int
+
+    @cached_property
+    def processes(self) -> int:
+        """How many live *and* can be seen here. Not counted before it is asked for: that looks at every
+        process of the machine."""
+        return len(marked(self.cluster["uuid"]))
 
     @property
     def elsewhere(self) -> bool:
@@ -116,7 +122,7 @@ def find(name: str) -> Found | None:
         data = json.loads(folder.keeper_file.read_text())
         process = ProcessId(data["pid"], data["created"])
         keeper = process if process.alive() else None
-    return Found(folder, cluster, keeper, len(marked(cluster["uuid"])))
+    return Found(folder, cluster, keeper)
 
 
 def known(name: str) -> bool:
@@ -172,7 +178,7 @@ def up(profile: Profile, say: Callable[[str], None] = lambda _: None) -> Cluster
             keeper = _start_keeper(folder, cluster)
             _wait_until_it_answers(folder, cluster, keeper)
         except BaseException:  # Ctrl-C as well: nothing half-started stays
-            _remove(Found(folder, cluster, None, 0), keep_logs=True)
+            _remove(Found(folder, cluster, None), keep_logs=True)
             raise
         return _connection(folder, cluster)
 

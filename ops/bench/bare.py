@@ -48,8 +48,8 @@ class BareCluster:
     def submit(self, folder: Path, command: str, environment: dict[str, str]) -> None:
         """As `ray job submit` does: upload the folder of the scripts, then post the job."""
         client = RayHttp(self.url)
-        code_hash, code = packing.pack(SCRIPTS)
-        uri = client.upload_package(f"_ray_pkg_{code_hash[:32]}.zip", code)
+        package = packing.pack(SCRIPTS)
+        uri = client.upload_package(f"_ray_pkg_{package.code_hash[:32]}.zip", package.data)
         variables = {**self.environment(), **environment, "BENCH_FOLDER": str(folder)}
         client.submit(JobRequest(folder.name, command, {"working_dir": uri, "env_vars": variables}))
 

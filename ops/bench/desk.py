@@ -199,8 +199,8 @@ def submitted(
     folder.mkdir(parents=True)
     maker = LocalMaker(at.name)
     client = maker.connect()
-    code_hash, code = packing.pack(SCRIPTS)
-    uri = client.upload_package(f"_ray_pkg_{code_hash[:32]}.zip", code)
+    package = packing.pack(SCRIPTS)
+    uri = client.upload_package(f"_ray_pkg_{package.code_hash[:32]}.zip", package.data)
     variables = {**maker.environment(), **(environment or {}), "BENCH_FOLDER": str(folder)}
     client.submit(
         JobRequest(

@@ -96,9 +96,10 @@ def run(argv: list[str] | None = None) -> int:
         if error.hint:
             note(f"hint:  {redact(error.hint)}")
         return error.exit_code
-    except BrokenPipeError:  # `steadyray … | head`
-        sys.stderr.close()
-        return 0
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # `steadyray … | head`, of which Typer makes a 1
+            return 0
+        raise
     except OSError as error:
         return no_room(error) if error.errno in NO_ROOM else bug(error, words)
     except Exception as error:  # noqa: BLE001  the one handler at the very top

@@ -429,7 +429,8 @@ def follow(name: str) -> None:
             last = tick.snapshot
             view.update(last)
     if last is not None:
-        present(places.store(name), name)
+        with suppress(BrokenPipeError):  # the exit code still says how the run ended
+            present(places.store(name), name)
         raise typer.Exit(outcome(last))
 
 

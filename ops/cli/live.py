@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ops.output import Screen
 from ops.policy.model import FINAL, Incident, RunSnapshot, RunState
 from ops.report_words import CLASSES, clock, seconds_text
 
@@ -56,7 +57,7 @@ class LiveView:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run_name
-        self._console = console or Console(stderr=True, soft_wrap=False)
+        self._console = console or Screen(stderr=True, soft_wrap=False)
         self._now = now
         self._monotonic = monotonic
         self._shown: tuple[RunSnapshot, tuple[str, ...], float] | None = None

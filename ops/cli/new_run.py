@@ -128,13 +128,13 @@ def create(words: list[str], options: Options) -> str:
     if options.name is None and (running := _running(stem, command, options)):
         return running
     cpus, resources = made_by.driver()
-    code_hash, code = _pack(folder)
+    package = _pack(folder)
     spec = RunSpec(
         schema=contract.SCHEMA,
         name=options.name or "run",
         entrypoint=command,
         recipe=recipe.name if recipe else None,
-        code_hash=code_hash,
+        code_hash=package.code_hash,
         cluster=options.cluster,
         token_file=_token_file(options),
         storage=root if "://" in root else "",
@@ -146,8 +146,8 @@ def create(words: list[str], options: Options) -> str:
     )
     spec = options.applied(spec)
     if options.name is not None:
-        return _create_named(spec, options.name, code, options)
-    return _create_numbered(spec, stem, code, options)
+        return _create_named(spec, options.name, package.data, options)
+    return _create_numbered(spec, stem, package.data, options)
 
 
 def reopen(name: str, options: Options) -> None:
@@ -156,8 +156,8 @@ def reopen(name: str, options: Options) -> None:
     spec, code = options.applied(submission.find_spec(store, name)), None
     if options.working_dir is not None:
         _check_recipe(options.working_dir, spec.recipe, spec.entrypoint)
-        code_hash, code = _pack(options.working_dir)
-        spec = spec.model_copy(update={"code_hash": code_hash})
+        package = _pack(options.working_dir)
+        spec, code = spec.model_copy(update={"code_hash": package.code_hash}), package.data
     submission.reopen(store, SystemClock(), spec, code)
 
 
@@ -172,12 +172,12 @@ def _token_file(options: Options) -> str:
     return str(options.token_file.expanduser().absolute())
 
 
-def _pack(folder: Path) -> tuple[str, bytes]:
-    code_hash, code = submission.pack(folder)
-    if missed := packing.left_out(folder):
+def _pack(folder: Path) -> packing.Package:
+    package = packing.pack(folder)
+    if missed := package.left_out:
         more = f" and {len(missed) - SHOWN_LEFT_OUT} more" if len(missed) > SHOWN_LEFT_OUT else ""
         note(f"not sent along: {', '.join(missed[:SHOWN_LEFT_OUT])}{more}")
-    return code_hash, code
+    return package
 
 
 def _check_recipe(folder: Path, recipe: str | None, command: tuple[str, ...]) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from ops import config
 from ops.adapters import places, run_store
 from ops.errors import NotFoundError, StoreError
-from ops.output import Format, show
+from ops.output import Format, Screen, show
 from ops.ports import RunStore
 from ops.report import Report, as_json, read_report
 from ops.report_page import render_page
@@ -54,7 +53,7 @@ def present(store: RunStore, run: str, html: Path | None = None, output: Format 
     found = read_report(store, run)
     page = write_page(found, store.url, html)
     if output is Format.TABLE:
-        print_summary(found, Console(highlight=False), page)
+        print_summary(found, Screen(highlight=False), page)
     else:
         show({**as_json(found), "page": str(page)}, output)
     return page

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -28,10 +29,10 @@ from ops.adapters.clusters import LocalMaker
 from ops.adapters.local_cluster import ClusterConnection, ClusterFolder
 from ops.adapters.local_host import Host, this_host
 from ops.adapters.local_nodes import KEPT_FOLDERS, FailedStart
-from ops.adapters.local_processes import MARKER, end
+from ops.adapters.local_processes import MARKER, ProcessId, end, marker
 from ops.adapters.run_store import open_store
 from ops.errors import ClusterError, NotFoundError, OpsTimeoutError, UnreachableError
-from ops.ports import RunStore
+from ops.ports import Remains, RunStore
 from ops.profile import Profile
 from ops.spec import RunSpec
 
@@ -185,7 +186,7 @@ def test_a_cluster_of_another_host_is_never_gone_and_neither_made_nor_ended_here
     profile = small_profile({"name": "theirs"})
     folder = made_by(host, profile)
     before = {path: path.read_text() for path in folder.path.iterdir()}
-    assert not LocalMaker("theirs").gone()
+    assert LocalMaker("theirs").remains() is Remains.KEPT
     for command in (lambda: local_cluster.up(profile), lambda: local_cluster.down("theirs")):
         with pytest.raises(ClusterError, match=f"belongs to host {host.name}") as error:
             command()
@@ -202,9 +203,42 @@ def test_what_a_reboot_left_is_stale_and_a_new_name_changes_nothing(
     home: Path, small_profile: SmallProfile, host: Host
 ) -> None:
     folder = made_by(host, small_profile({"name": "stale"}))
-    assert LocalMaker("stale").gone()
+    assert LocalMaker("stale").remains() is Remains.NOTHING
     assert local_cluster.down("stale") == 0
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("living", "remains", "looks"),
+    [
+        ((), Remains.NOTHING, 1),
+        (("cpu-1",), Remains.UNKEPT, 1),
+        (("keeper",), Remains.KEPT, 0),
+        (("keeper", "cpu-1"), Remains.KEPT, 0),
+    ],
+)
+def test_what_remains_of_a_silent_cluster_takes_one_look_at_the_processes_at_most(
+    home: Path,
+    small_profile: SmallProfile,
+    monkeypatch: pytest.MonkeyPatch,
+    living: tuple[str, ...],
+    remains: Remains,
+    looks: int,
+) -> None:
+    folder, own = made_by(HERE, small_profile({"name": "silent"})), uuid.uuid4().hex
+    folder.cluster_file.write_text(json.dumps({**folder.cluster(), "uuid": own}))
+    looked, look = [], psutil.process_iter
+    monkeypatch.setattr(psutil, "process_iter", lambda: looked.append(1) or look())
+    with contextlib.ExitStack() as stack:
+        for instance in living:
+            named = {**os.environ, MARKER: marker(own, instance)}
+            child = stack.enter_context(subprocess.Popen(["sleep", "60"], env=named))
+            stack.callback(child.kill)
+            if instance == "keeper":
+                keeper = ProcessId.of(psutil.Process(child.pid))
+                folder.keeper_file.write_text(json.dumps(asdict(keeper)))
+        assert LocalMaker("silent").remains() is remains
+    assert len(looked) == looks
 
 
 def test_an_up_that_is_refused_keeps_what_there_is_to_try_again(
@@ -218,7 +252,7 @@ def test_an_up_that_is_refused_keeps_what_there_is_to_try_again(
             with pytest.raises(ClusterError, match=f"port {port}"):
                 LocalMaker("again").make()
     assert {path: path.read_text() for path in folder.path.iterdir()} == before
-    assert LocalMaker("again").gone()
+    assert LocalMaker("again").remains() is Remains.NOTHING
 
 
 def test_a_taken_port_is_named_and_nothing_is_started(home: Path, small_profile: SmallProfile) -> None:
@@ -279,7 +313,7 @@ def test_a_head_that_does_not_start_leaves_nothing_but_its_log(
     left = sorted(path.name for path in (home / "clusters/broken").iterdir())
     assert [name for name in left if not name.endswith(".log")] == ["launcher.yaml", "profile.yaml"]
     assert local_cluster.find("broken") is None
-    assert LocalMaker("broken").gone(), "a supervisor may try again"
+    assert LocalMaker("broken").remains() is Remains.NOTHING, "a supervisor may try again"
 
 
 def test_of_two_commands_at_once_the_second_waits_and_finds_what_the_first_has_made(

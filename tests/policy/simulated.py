@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from mortal_store import Killed, MortalStore
 from steadyray import contract
 
-from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
+from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker
 from ops.fleet import Fleet
 from ops.policy.breaker import Limits
 from ops.policy.lifecycle import legal
@@ -25,41 +26,6 @@ ENDINGS: dict[str, dict[str, Any]] = {
     "preempted": {"log": TRACE + "ActorDiedError: the actor's node was preempted: x\n", "exit_code": 1},
     "environment": {"error_type": "RUNTIME_ENV_SETUP_FAILURE"},
 }
-
-
-class Killed(BaseException):
-    """The supervisor's process ends here, as by SIGKILL."""
-
-
-@dataclass
-class MortalStore(MemoryStore):
-    """Kills its supervisor at the n-th write, before or after it was done."""
-
-    fuse: int = -1
-    main: MortalStore | None = None
-    """Whose fuse this one burns, where a supervisor writes to several."""
-
-    def _burn(self) -> None:
-        lit = self.main or self
-        lit.fuse -= 1
-        if lit.fuse == 0:
-            raise Killed
-
-    def create(self, path: str, data: bytes) -> bool:
-        self._burn()
-        made = super().create(path, data)
-        self._burn()
-        return made
-
-    def put(self, path: str, data: bytes) -> None:
-        self._burn()
-        super().put(path, data)
-        self._burn()
-
-    def delete(self, path: str) -> None:
-        self._burn()
-        super().delete(path)
-        self._burn()
 
 
 @dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated import ENDINGS, MortalStore, World
+from mortal_store import MortalStore
+from simulated import ENDINGS, World
 
 from ops import audit, explain
 from ops.adapters.fakes import MemoryStore

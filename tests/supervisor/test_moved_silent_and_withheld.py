@@ -21,6 +21,7 @@ from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker
 from ops.adapters.run_store import open_store
 from ops.errors import ClusterError, NotFoundError
 from ops.policy.model import Action, Budgets, JobStatus, RunState
+from ops.ports import Remains
 from ops.profile import Profile
 from ops.spec import RunSpec
 from ops.supervise import REMAKE_PAUSE_SECONDS, Supervisor, Tick
@@ -177,9 +178,9 @@ def test_a_local_cluster_of_which_nothing_is_left_is_gone_and_an_unknown_one_is_
     home: Path, small_profile: Callable[[dict[str, Any]], Profile]
 ) -> None:
     maker = LocalMaker("ended")
-    assert not maker.gone(), "this home never knew it"
+    assert maker.remains() is Remains.KEPT, "this home never knew it"
     local_cluster.down("ended")
-    assert maker.gone()
+    assert maker.remains() is Remains.NOTHING
     with pytest.raises(ClusterError, match="steadyray cluster up --name ended"):
         maker.make()
 

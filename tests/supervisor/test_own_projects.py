@@ -82,9 +82,9 @@ def test_predict_finds_the_model_in_the_code_of_the_run_from_any_folder(alone: D
     text = "import pathlib, torch\n\nsize = int(pathlib.Path(__file__).with_name('size').read_text())\n"
     (tmp_path / "src/mine.py").write_text(text + "def net():\n    return torch.nn.Linear(size, 1)\n")
     (tmp_path / "src/size").write_text("2")
-    code_hash, code = packing.pack(tmp_path / "src")
-    keep_run(alone, "line", code_hash=code_hash)
-    open_store(str(alone.home / "runs"), "line").put(f"code/{code_hash}.zip", code)
+    package = packing.pack(tmp_path / "src")
+    keep_run(alone, "line", code_hash=package.code_hash)
+    open_store(str(alone.home / "runs"), "line").put(f"code/{package.code_hash}.zip", package.data)
     recipe = {"model": {"name": "mine:net", "options": {}}, "loss": "mse_loss"}
     model = models.make("linear", {"inputs": 2, "outputs": 1})
     models.save(model, recipe, str(alone.directory("line") / "model.pt"))

@@ -32,9 +32,9 @@ def test_the_same_files_give_the_same_bytes_whenever_and_wherever_they_lie(tmp_p
 
 def test_a_changed_file_changes_the_hash(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("1")
-    before, _ = packing.pack(tmp_path)
+    before = packing.pack(tmp_path).code_hash
     (tmp_path / "a.py").write_text("2")
-    assert packing.pack(tmp_path)[0] != before
+    assert packing.pack(tmp_path).code_hash != before
 
 
 def test_histories_environments_and_caches_stay_at_home(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_histories_environments_and_caches_stay_at_home(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("x")
     (tmp_path / "train.py").write_text("x")
-    _, data = packing.pack(tmp_path)
+    data = packing.pack(tmp_path).data
     entry = {f"{packing.ENTRY_FOLDER}/{name}" for name in packing.entry_sources()}
     assert names(data) == {"train.py", *entry}
 
@@ -99,9 +99,10 @@ def test_what_usually_holds_a_secret_stays_at_home(tmp_path: Path, path: str) ->
     (tmp_path / path).parent.mkdir(exist_ok=True)
     (tmp_path / path).write_text("x")
     (tmp_path / "environment.py").write_text("x")
-    kept = {name for name in names(packing.pack(tmp_path)[1]) if not name.startswith(packing.ENTRY_FOLDER)}
+    package = packing.pack(tmp_path)
+    kept = {name for name in names(package.data) if not name.startswith(packing.ENTRY_FOLDER)}
     assert kept == {"environment.py"}
-    [told] = packing.left_out(tmp_path)
+    [told] = package.left_out
     assert "usually holds secrets" in told
 
 
@@ -111,12 +112,12 @@ def test_a_package_that_is_a_link_travels_as_what_it_leads_to(tmp_path: Path) ->
     project.mkdir()
     (outside / "__init__.py").write_text("x = 1")
     (project / "common").symlink_to(outside)
-    code_hash, data = packing.pack(project)
-    assert "common/__init__.py" in names(data)
+    package = packing.pack(project)
+    assert "common/__init__.py" in names(package.data)
     (project / "common").unlink()
     (project / "common").mkdir()
     (project / "common/__init__.py").write_text("x = 1")
-    assert packing.pack(project)[0] == code_hash, "the code is the same, however it lies there"
+    assert packing.pack(project).code_hash == package.code_hash, "the code is the same, however it lies there"
 
 
 def test_links_in_a_circle_and_to_nothing_are_told_and_end_no_walk(tmp_path: Path) -> None:
@@ -127,8 +128,20 @@ def test_links_in_a_circle_and_to_nothing_are_told_and_end_no_walk(tmp_path: Pat
     (tmp_path / "b/a").symlink_to(tmp_path / "a")
     (tmp_path / "up").symlink_to(tmp_path)
     (tmp_path / "data").symlink_to("/nonexistent/data")
-    kept = {name for name in names(packing.pack(tmp_path)[1]) if not name.startswith(packing.ENTRY_FOLDER)}
+    package = packing.pack(tmp_path)
+    kept = {name for name in names(package.data) if not name.startswith(packing.ENTRY_FOLDER)}
     assert kept == {"a/mod.py", "b/mod.py", "a/b/mod.py", "b/a/mod.py"}
-    told = packing.left_out(tmp_path)
-    assert "data (a link to nothing)" in told
-    assert "up (a link in a circle)" in told
+    assert {"data (a link to nothing)", "up (a link in a circle)"} <= set(package.left_out)
+
+
+def test_the_folder_is_walked_once_for_what_travels_and_for_what_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walks, walk = [], os.walk
+    monkeypatch.setattr(os, "walk", lambda top, **how: walks.append(top) or walk(top, **how))
+    (tmp_path / "train.py").write_text("x")
+    (tmp_path / ".env").write_text("x")
+    package = packing.pack(tmp_path)
+    assert walks == [tmp_path]
+    assert "train.py" in names(package.data)
+    assert package.left_out == (".env (usually holds secrets)",)

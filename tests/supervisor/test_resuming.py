@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mortal_store import Killed, MortalStore
 from steadyray import contract
 
 from conftest import Desk
 from ops import submission
-from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker, MemoryStore
+from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker
 from ops.cli.job import ticks
 from ops.errors import RefusedError, UsageError
 from ops.policy.model import Budgets, JobStatus
@@ -22,30 +23,6 @@ from ops.supervise import Supervisor
 
 OLD = RunSpec(name="r", entrypoint=("python", "t.py"), code_hash="old", secret_env=(), created=1_000_000.0)
 NEW = OLD.model_copy(update={"code_hash": "new", "budgets": Budgets(time_seconds=60.0), "restart_ok": True})
-
-
-@dataclass
-class MortalStore(MemoryStore):
-    """Ends its writer at the n-th change."""
-
-    fuse: int = -1
-
-    def _burn(self) -> None:
-        self.fuse -= 1
-        if self.fuse == 0:
-            raise KeyboardInterrupt
-
-    def create(self, path: str, data: bytes) -> bool:
-        self._burn()
-        return super().create(path, data)
-
-    def put(self, path: str, data: bytes) -> None:
-        self._burn()
-        super().put(path, data)
-
-    def delete(self, path: str) -> None:
-        self._burn()
-        super().delete(path)
 
 
 class Team:
@@ -112,11 +89,14 @@ def test_a_supervisor_that_slept_while_the_run_ended_and_was_resumed_runs_the_ne
     assert team.code_of(2) == "new"
 
 
-@pytest.mark.parametrize("fuse", range(1, 8))
-def test_a_resumer_that_dies_anywhere_leaves_a_run_that_can_be_resumed_again(team: Team, fuse: int) -> None:
+@pytest.mark.parametrize("end", [Killed, KeyboardInterrupt])
+@pytest.mark.parametrize("fuse", range(1, 15))
+def test_a_resumer_that_dies_anywhere_leaves_a_run_that_can_be_resumed_again(
+    team: Team, fuse: int, end: type[BaseException]
+) -> None:
     team.fail()
-    team.store.fuse = fuse
-    with pytest.raises(KeyboardInterrupt):
+    team.store.fuse, team.store.ends_by = fuse, end
+    with pytest.raises(end):
         submission.reopen(team.store, team.clock, NEW, b"new code")
     team.store.fuse = -1
     submission.reopen(team.store, team.clock, NEW, b"new code")

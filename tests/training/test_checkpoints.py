@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from steadyray import contract
+from steadyray import checkpoint, contract
 from steadyray.checkpoint import (
     SET_ASIDE,
     STATE_FILE,
@@ -26,6 +26,8 @@ from steadyray.checkpoint import (
     prune,
     write,
 )
+from steadyray.state import StateDict
+from steadyray.storage import Root, StorageError
 
 
 def state(step: int) -> dict[str, Any]:
@@ -143,6 +145,31 @@ def test_the_storage_is_asked_again_before_work_is_given_up(tmp_path: Path) -> N
     mended.join()
     assert loaded is not None
     assert loaded.state["step"] == 20
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(OSError(5, "Input/output error"), checkpoint.READ_TRIES), (StorageError("s3://runs/r: silent"), 1)],
+    ids=["a mount", "a bucket that was asked for 30 s"],
+)
+def test_only_a_storage_without_patience_of_its_own_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, tries: int
+) -> None:
+    save(tmp_path, 10)
+    newest = save(tmp_path, 20)
+    asked: list[str] = []
+
+    def read(root: Root) -> tuple[StateDict, contract.Manifest]:
+        asked.append(Path(root).name)
+        if Path(root) == newest:
+            raise error
+        return really(root)
+
+    really = checkpoint.read
+    monkeypatch.setattr(checkpoint, "read", read)
+    monkeypatch.setattr(checkpoint, "READ_PAUSE_SECONDS", 0.0)
+    assert loaded_step(tmp_path) == 10
+    assert asked.count(newest.name) == tries
 
 
 @pytest.mark.parametrize("what", ["every checkpoint", "their folder"])

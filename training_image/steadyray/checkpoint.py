@@ -20,13 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
 
 from steadyray import contract
 from steadyray.folder import Folder
 from steadyray.rundir import encode
 from steadyray.state import StateDict, clone
-from steadyray.storage import Bucket, Root, Storage, inside, open_storage
+from steadyray.storage import Bucket, Root, Storage, StorageError, inside, open_storage
 
 STATE_FILE = "state.pt"
 SET_ASIDE = "set-aside"
@@ -274,9 +280,12 @@ def load_newest(root: Root) -> Loaded | None:
 
 
 def _patient() -> Retrying:
-    """Calls a function again that met an OSError, and raises that of the last try."""
+    """Calls a function again that met an OSError, and raises that of the last try.
+
+    Not after a StorageError: a bucket has been asked for long enough by then, and the ranks wait.
+    """
     return Retrying(
-        retry=retry_if_exception_type(OSError),
+        retry=retry_if_exception_type(OSError) & retry_if_not_exception_type(StorageError),
         stop=stop_after_attempt(READ_TRIES),
         wait=wait_exponential(multiplier=READ_PAUSE_SECONDS),
         reraise=True,
