@@ -125,16 +125,17 @@ class Chronicle:
             return
         at = self._losses.get(incident.last_step + 1, (None, time.time()))[1]
         self._incident = None
+        total = max(0.0, at - incident.last_step_time)
         redone = max(0, incident.last_step - incident.from_step)
         self._writer.event(
             EventKind.RECOVERED, generation=self._generation, incident=incident.id, depth=incident.depth,
             from_step=incident.from_step, steps_redone=redone, world_size=self._world_size,
             lost=incident.ranks, seconds_detection=max(0.0, incident.detected - incident.last_step_time),
-            seconds_total=at - incident.last_step_time, last_step_time=incident.last_step_time,
+            seconds_total=total, last_step_time=incident.last_step_time,
             first_new_step_time=at, false_alarm=False,
         )  # fmt: skip
         print(
-            f"steadyray: recovered ({incident.depth}) in {at - incident.last_step_time:.2f} s since the "
+            f"steadyray: recovered ({incident.depth}) in {total:.2f} s since the "
             f"last step, {redone} steps redone, {self._world_size} workers", flush=True,
         )  # fmt: skip
         self.say("")
@@ -194,7 +195,7 @@ class Chronicle:
             if loss.failure_class is FailureClass.HANG:
                 self._writer.event(
                     EventKind.HANG_SUSPECTED, generation=self._generation, incident=incident.id, **where,
-                    step=last_step, waited_seconds=time.time() - self._last_step_time,
+                    step=last_step, waited_seconds=max(0.0, time.time() - self._last_step_time),
                     signals=[loss.reason, f"stage {STAGES[handle.report.stage]}"],
                     stacks=_stacks_path(self._writer.attempt, handle),
                 )  # fmt: skip
