@@ -12,6 +12,7 @@ from typing import Any
 
 from steadyray import contract
 
+from ops import records
 from ops.gather import Gatherer
 from ops.policy.model import Action, Decision, PastAction, RunView
 
@@ -63,14 +64,17 @@ class Claims:
         """None: the act is ours to do. Else what is said instead, for this look."""
         if self._record.create(claim.path, claim.record):
             return None
-        there = self._left_over(claim.path)
-        if there is None:
+        there = self._record.read(claim.path) or {}
+        act = records.past_action(there)
+        if not self._left_over(claim.path, act, there):
             text = f"Another supervisor does it: {decision.message}"
             return Decision(Action.WAIT, "AnotherSupervisor", text, verdict=decision.verdict)
-        if there["action"] == decision.action:
+        if act is None:  # a damaged one would stand in the way for ever
+            self._record.put(claim.path, claim.record)
+        if act is None or act.action == decision.action:
             return None
         self._settle(Claim(claim.incident, claim.k, there))
-        text = f"{there['action']} was begun and never finished; looks again. {decision.message}"
+        text = f"{act.action} was begun and never finished; looks again. {decision.message}"
         return Decision(Action.WAIT, "ActLeftUnfinished", text, verdict=decision.verdict)
 
     def complete(self, claim: Claim) -> None:
@@ -83,17 +87,18 @@ class Claims:
         found = [(a, self._record.read(contract.action(a.incident, a.k))) for a in begun]
         return [Claim(a.incident, a.k, record) for a, record in found if record]
 
-    def _left_over(self, path: str) -> dict[str, Any] | None:
-        """An act that was claimed and not completed: ours, or of a supervisor that seems to have gone."""
-        there = self._record.read(path)
-        if there is None or there.get("completed"):
-            return None
+    def _left_over(self, path: str, act: PastAction | None, there: dict[str, Any]) -> bool:
+        """Whether it is ours, or of a supervisor that seems to have gone; not if it is completed."""
+        if act is not None and act.completed:
+            return False
         if there.get("supervisor") == self._record.id:
-            return there
+            return True
         now = self._gatherer.clock.monotonic()
         watch = self._gatherer.watch = self._gatherer.watch.observe(now, claim=path)
-        limit = TAKE_OVER_SECONDS.get(Action(there["action"]), TAKE_OVER_DEFAULT_SECONDS)
-        return there if watch.age_of("claim", path, now) > limit else None
+        limit = TAKE_OVER_DEFAULT_SECONDS
+        if act is not None:
+            limit = TAKE_OVER_SECONDS.get(Action(act.action), limit)
+        return watch.age_of("claim", path, now) > limit
 
     def _settle(self, claim: Claim) -> None:
         """Close a claim whose act is no longer due, so that the due one gets a number of its own.

@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 from steadyray import contract
-from steadyray.contract import EventKind, FailureClass
+from steadyray.contract import Event, EventKind, FailureClass
 
+from ops import records
 from ops.errors import ClusterError, NotFoundError, StoreError
+from ops.policy.events import dicts, integer, number, text
 from ops.policy.model import RunState
 from ops.policy.resubmission import WAITING_PHASES, state_of
 from ops.policy.treatments import TREATMENTS
@@ -44,10 +47,10 @@ def status(store: RunStore) -> dict[str, Any]:
     spec = read_spec(store)
     attempt = newest_attempt(store)
     now = read(store, contract.progress(attempt)) if attempt else {}
-    result = read(store, contract.RESULT)
+    result = records.result(store) or {}
     acts = incidents(store)
     wait = {} if result else waiting(store, attempt, now)
-    story = wait.get("message") or now.get("message") or (acts[-1]["decision"] if acts else "")
+    story = wait.get("message") or text(now, "message") or (acts[-1]["decision"] if acts else "")
     alone = "" if result else nobody(store, spec.name if spec else "")
     return {
         "name": spec.name if spec else "",
@@ -60,7 +63,7 @@ def status(store: RunStore) -> dict[str, Any]:
         "workers": now.get("world_size"),
         "phase": now.get("phase"),
         "checkpoint_step": now.get("checkpoint_step"),
-        "message": result.get("message") or " ".join(x for x in (story, alone) if x),
+        "message": text(result, "message") or " ".join(x for x in (story, alone) if x),
         "waiting_for": wait.get("reason"),
         "waiting_since": wait.get("since"),
         "failure_class": result.get("failure_class"),
@@ -105,25 +108,28 @@ GOES_ON = frozenset(
 """What ends a wait; there is no event of its own for that."""
 
 
-WAITS = (EventKind.WAITING, EventKind.ACTION_WITHHELD)
+WAITS = {EventKind.WAITING: ("reason", "message"), EventKind.ACTION_WITHHELD: ("cause", "said")}
+"""And where each says why."""
 
 
 def waiting(store: RunStore, attempt: int, progress: dict[str, Any]) -> dict[str, Any]:
     """What the run waits for, by the newest event about it: reason, message, since. Empty if nothing."""
-    events = [read(store, p) for p in store.list("events") if p.startswith("events/supervisor-")]
-    events.sort(key=lambda e: float(e.get("time") or 0.0))
-    told = [e for e in events if e.get("kind") in WAITS and e.get("attempt") == attempt]
+    events = sorted(_events(store, "supervisor-"), key=lambda e: e.time)
+    told = [e for e in events if e.kind in WAITS and e.attempt == attempt]
     if not told:
         return {}
-    began = float(told[-1]["time"])
-    over = any(e.get("kind") in GOES_ON and float(e["time"]) > began for e in events)
-    if progress and progress.get("phase") not in WAITING_PHASES:
-        over = over or float(progress.get("time") or 0.0) > began
+    last = told[-1]
+    over = any(e.kind in GOES_ON and e.time > last.time for e in events)
+    if progress and text(progress, "phase") not in WAITING_PHASES:
+        over = over or (number(progress, "time") or 0.0) > last.time
     if over:
         return {}
-    data = dict(told[-1]["data"])
-    withheld = told[-1]["kind"] == EventKind.ACTION_WITHHELD
-    return {"reason": data["cause"], "message": data["said"], "since": began} if withheld else data
+    reason, message = WAITS[EventKind(last.kind)]
+    return {
+        "reason": text(last.data, reason),
+        "message": text(last.data, message),
+        "since": number(last.data, "since") or last.time,
+    }
 
 
 def nobody(store: RunStore, name: str) -> str:
@@ -135,44 +141,52 @@ def nobody(store: RunStore, name: str) -> str:
 
 def incidents(store: RunStore) -> list[dict[str, Any]]:
     """Every incident of the supervisor, in order, joined with its actions."""
-    found, held = [], withheld(store)
-    for writer in sorted({p.split("/")[1] for p in store.list("events") if "/supervisor-incident-" in p}):
-        records = [read(store, p) for p in sorted(store.list(f"events/{writer}"))]
-        opened = next((r for r in records if r.get("kind") == "IncidentOpened"), None)
-        if opened:
-            found.append({**_incident(opened, records), "withheld": held.get(opened["incident"], "")})
+    held = {e.incident: text(e.data, "said") for e in _events(store, "supervisor-withheld-")}
+    grouped: dict[str, list[Event]] = defaultdict(list)
+    for event in _events(store, "supervisor-incident-"):
+        grouped[event.writer].append(event)
+    found = []
+    for told in grouped.values():
+        opened = next((e for e in told if e.kind == EventKind.INCIDENT_OPENED), None)
+        if opened and text(opened.data, "failure_class") in TREATMENTS:
+            found.append({**_incident(opened, told), "withheld": held.get(opened.incident, "")})
     return sorted(found, key=lambda i: float(i["time"]))
 
 
-def withheld(store: RunStore) -> dict[str, str]:
-    """By incident, what was said last of an act that was not done."""
-    paths = sorted(p for p in store.list("events") if p.startswith("events/supervisor-withheld-"))
-    records = [read(store, path) for path in paths]
-    return {r["incident"]: r["data"]["said"] for r in records if r}
+def _events(store: RunStore, writers: str) -> list[Event]:
+    """Of the supervisors whose names begin so, in the order in which each wrote them."""
+    paths = sorted(p for p in store.list("events") if p.startswith(f"events/{writers}"))
+    return [event for path in paths if (event := records.event(read(store, path)))]
 
 
-def _incident(opened: dict[str, Any], records: list[dict[str, Any]]) -> dict[str, Any]:
-    data = opened["data"]
-    taken = [r["data"] for r in records if r.get("kind") == "ActionTaken"]
-    files = [f for r in records if r.get("kind") == "EvidenceSaved" for f in r["data"]["files"]]
+def _incident(opened: Event, told: list[Event]) -> dict[str, Any]:
+    data = opened.data
+    taken = [e.data for e in told if e.kind == EventKind.ACTION_TAKEN]
+    files = [e.data.get("files") for e in told if e.kind == EventKind.EVIDENCE_SAVED]
     last = taken[-1] if taken else {}
-    kind = data["failure_class"]
+    culprit = data.get("culprit")
+    kind = FailureClass(data["failure_class"])
     return {
-        "incident": opened["incident"],
-        "attempt": opened["attempt"],
-        "time": opened["time"],
+        "incident": opened.incident,
+        "attempt": opened.attempt,
+        "time": opened.time,
         "failure_class": kind,
-        "rule": data["rule"],
-        "confidence": data["confidence"],
-        "message": data["message"],
-        "culprit": {k: v for k, v in data.get("culprit", {}).items() if v not in (None, "")},
-        "evidence": data["evidence"],
-        "files": files,
-        "action": last.get("action", ""),
-        "decision": last.get("message", ""),
-        "reason": last.get("reason", ""),
-        "budget_left": last.get("budget_left"),
-        "advice": TREATMENTS[FailureClass(kind)].advice,
+        "rule": text(data, "rule"),
+        "confidence": number(data, "confidence") or 0.0,
+        "message": text(data, "message"),
+        "culprit": {k: v for k, v in culprit.items() if v not in (None, "")}
+        if isinstance(culprit, dict)
+        else {},
+        "evidence": [
+            {"source": text(fact, "source"), "time": number(fact, "time"), "line": text(fact, "line")}
+            for fact in dicts(data, "evidence")
+        ],
+        "files": [str(name) for names in files if isinstance(names, list) for name in names],
+        "action": text(last, "action"),
+        "decision": text(last, "message"),
+        "reason": text(last, "reason"),
+        "budget_left": integer(last, "budget_left"),
+        "advice": TREATMENTS[kind].advice,
     }
 
 
@@ -180,10 +194,10 @@ def explain(supervisor: Supervisor) -> dict[str, Any]:
     """The whole story, with what would be decided at this moment. Changes nothing."""
     store = supervisor.store
     story: dict[str, Any] = {"run": supervisor.spec.name, "incidents": incidents(store)}
-    result = read(store, contract.RESULT)
+    result = records.result(store) or {}
     if result:
-        story |= {"state": result["state"], "now": result["message"], "next": result.get("hint", "")}
-        return story
+        state, message, hint = (text(result, key) for key in ("state", "message", "hint"))
+        return story | {"state": state, "now": message, "next": hint}
     attempt = newest_attempt(store)
     if wait := waiting(store, attempt, read(store, contract.progress(attempt)) if attempt else {}):
         story["waiting"] = wait
@@ -191,10 +205,9 @@ def explain(supervisor: Supervisor) -> dict[str, Any]:
     try:
         view, decision = supervisor.explain()
     except (ClusterError, NotFoundError) as error:
-        text = supervisor.record.clean(str(error))
         return story | {
             "state": "Unknown",
-            "now": text,
+            "now": supervisor.record.clean(str(error)),
             "next": alone or "Nothing is done while the cluster is silent.",
         }
     coming = decision.next or ("" if alone else "Goes on; the supervisor looks again within a second.")
@@ -246,15 +259,14 @@ def log_lines(supervisor: Supervisor, *, follow: bool, attempt: int | None, line
     seen: list[str] = []
     shown = 0
     while True:
-        number = attempt or newest_attempt(supervisor.store)
-        finished = bool(read(supervisor.store, contract.RESULT))
-        if number != shown:
-            seen, shown = [], number
-        text = log_text(supervisor, number, lines)
-        fresh = new_lines(seen, text.splitlines())
-        if fresh:
+        newest = attempt or newest_attempt(supervisor.store)
+        finished = records.result(supervisor.store) is not None
+        if newest != shown:
+            seen, shown = [], newest
+        now = log_text(supervisor, newest, lines).splitlines()
+        if fresh := new_lines(seen, now):
             yield "\n".join(fresh)
-            seen = text.splitlines()
+            seen = now
         if not follow or finished:
             return
         supervisor.clock.sleep(LOG_PAUSE_SECONDS)
@@ -273,8 +285,8 @@ def log_text(supervisor: Supervisor, attempt: int, lines: int) -> str:
         return ""
     try:
         gatherer = supervisor.gatherer
-        if text := gatherer.client().log_tail(gatherer.id(attempt), lines):
-            return gatherer.shown(text)
+        if tail := gatherer.client().log_tail(gatherer.id(attempt), lines):
+            return gatherer.shown(tail)
     except (ClusterError, NotFoundError):
         pass
     saved = supervisor.store.get(contract.evidence(attempt, "driver.log"))

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from steadyray import contract
-from steadyray.contract import EventKind, Failure, Progress
+from steadyray.contract import EventKind, Progress
 
+from ops import records
 from ops.errors import AuthError, ClusterError, NotFoundError, UnreachableError
 from ops.policy import failure, progress
+from ops.policy.events import integer, number, text
 from ops.policy.model import (
     Action,
     Api,
@@ -114,36 +116,37 @@ class Gatherer:
         found = []
         for path in sorted(self.record.store.list("actions")):
             action = self._done_actions.get(path)
-            if action is None and (data := self.record.read(path)):
-                action = past_action(data)
-                if action.completed:
-                    self._done_actions[path] = action
-            if action is not None:
-                found.append(action)
+            if action is None:
+                action = records.past_action(self.record.read(path))
+            if action is None:
+                continue
+            found.append(action)
+            if action.completed:
+                self._done_actions[path] = action
         return sorted(found, key=lambda a: (a.attempt, a.incident, a.k))
 
     def id(self, attempt: int) -> str:
         """From the lease where there is one: a folder that was moved has another url, the job has not."""
         if attempt not in self._ids:
-            lease = self.record.read(contract.lease(attempt)) or {}
-            if "submission_id" not in lease:
+            told = text(self.record.read(contract.lease(attempt)) or {}, "submission_id")
+            if not told:
                 return submission_id(self.spec, self.record.store.url, attempt)
-            self._ids[attempt] = str(lease["submission_id"])
+            self._ids[attempt] = told
         return self._ids[attempt]
 
     # --- run directory ---
     def _finished(self) -> RunState | None:
-        result = self.record.read(contract.RESULT)
+        result = records.result(self.record.store)
         return RunState(result["state"]) if result else None
 
     def _with_steps(self, view: RunView, attempts: dict[str, int]) -> RunView:
         now = self._progress(view.attempt, attempts)
         best = now.step if now else 0
-        for number in range(1, view.attempt):
-            if number not in self._old_steps:
-                old = self._progress(number, attempts)
-                self._old_steps[number] = old.step if old else 0
-            best = max(best, self._old_steps[number])
+        for before in range(1, view.attempt):
+            if before not in self._old_steps:
+                old = self._progress(before, attempts)
+                self._old_steps[before] = old.step if old else 0
+            best = max(best, self._old_steps[before])
         steps = [int(m[1]) for p in self.record.store.list("checkpoints") if (m := CHECKPOINT.fullmatch(p))]
         hint = self.record.read(contract.failure(view.attempt)) if view.attempt else None
         return replace(
@@ -151,18 +154,17 @@ class Gatherer:
             progress=now,
             best_step=best,
             checkpoint_step=max(steps, default=0),
-            hint=Failure.from_json(hint) if hint else None,
+            hint=records.hint(hint),
             started=contract.started(view.attempt) in attempts,
             worker_errors=self._worker_errors(view.attempt, attempts),
             submitted=view.attempt > 0 and self.record.has_event(EventKind.ATTEMPT_SUBMITTED, view.attempt),
         )
 
     def _progress(self, attempt: int, attempts: dict[str, int]) -> Progress | None:
-        if data := (self.record.read(contract.progress(attempt)) if attempt else None):
-            return Progress.from_json(data)
+        if found := records.progress(self.record.read(contract.progress(attempt)) if attempt else None):
+            return found
         folder = f"{contract.attempt_dir(attempt)}/ranks/"
-        ranks = [r for p in attempts if p.startswith(folder) and (r := self.record.read(p))]
-        return from_ranks(ranks, attempt) if ranks else None
+        return from_ranks([self.record.read(p) or {} for p in attempts if p.startswith(folder)], attempt)
 
     def _worker_errors(self, attempt: int, attempts: dict[str, int]) -> tuple[WorkerError, ...]:
         path = contract.exceptions(attempt)
@@ -369,22 +371,18 @@ def _digest(seen: Progress | None) -> str:
     return hashlib.sha256(json.dumps(seen.to_json(), sort_keys=True).encode()).hexdigest() if seen else ""
 
 
-def from_ranks(ranks: list[dict[str, Any]], attempt: int) -> Progress:
+def from_ranks(told: list[dict[str, Any]], attempt: int) -> Progress | None:
     """Progress of a script that reports by rank: the run is where its last rank is."""
-    step = min(int(r.get("step", 0)) for r in ranks)
+    ranks = [r for r in told if number(r, "step") is not None]
+    if not ranks:
+        return None
     first = next((r for r in ranks if r.get("rank") == 0), ranks[0])
-    loss = first.get("loss")
     return Progress(
-        step=step,
-        loss=float(loss) if loss is not None else None,
+        step=min(integer(r, "step") or 0 for r in ranks),
+        loss=number(first, "loss"),
         world_size=len(ranks),
         attempt=attempt,
-        phase=str(first.get("phase") or "train"),
+        phase=text(first, "phase") or "train",
         ranks=ranks,
-        time=max(float(r.get("time") or 0.0) for r in ranks),
+        time=max(number(r, "time") or 0.0 for r in ranks),
     )
-
-
-def past_action(data: dict[str, Any]) -> PastAction:
-    names = set(PastAction.__dataclass_fields__)
-    return PastAction(**{k: v for k, v in data.items() if k in names})

@@ -43,7 +43,7 @@ def is_looked_after(store: RunStore, now: float) -> bool:
     try:
         mark = json.loads(store.get(MARK) or b"null")
         host, pid, written = str(mark["host"]), int(mark["pid"]), float(mark["time"])
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, OverflowError):
         return False
     if host != socket.gethostname():
         return now - written < SILENT_SECONDS
@@ -51,5 +51,5 @@ def is_looked_after(store: RunStore, now: float) -> bool:
         process = psutil.Process(pid)
         same = process.create_time() <= written + SKEW_SECONDS
         return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # the latter: no such number can be a pid
         return False

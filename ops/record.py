@@ -14,8 +14,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from steadyray.contract import RESULT, SCHEMA, Event, EventKind, event
+from steadyray.contract import SCHEMA, Event, EventKind, event
 
+from ops import records
+from ops.policy.events import number
 from ops.policy.redaction import redact, redact_record
 from ops.ports import Clock, RunStore
 
@@ -125,13 +127,13 @@ class Recorder:
 
     def finished(self) -> None:
         """The end of the run, from its result, whoever wrote that: completes what a killed one left out."""
-        result = self.read(RESULT)
+        result = records.result(self.store)
         if result is None:
             return
-        attempt = int(result["attempt"])
-        told = {key: result[key] for key in ("state", "failure_class", "message", "step")}
+        attempt = int(result.get("attempt") or 0)
+        told = {key: result.get(key) for key in ("state", "failure_class", "message", "step")}
         writer, seq = _of_attempt(attempt), ATTEMPT_SEQ[K.RUN_FINISHED]
-        self._event(K.RUN_FINISHED, writer, seq, attempt, "", told, time=float(result["time"]))
+        self._event(K.RUN_FINISHED, writer, seq, attempt, "", told, time=number(result, "time"))
 
 
 def _of_attempt(attempt: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from steadyray import contract
 from steadyray.contract import Event, EventKind
 
+from ops import records
 from ops.errors import NotFoundError
 from ops.policy.events import integer, number, text
 from ops.policy.ledger import Category, IncidentCost, Ledger, ledger
@@ -150,11 +151,10 @@ def read_events(reader: Reader, problems: list[str]) -> Iterator[Event]:
     damaged = []
     for path in _files(reader, "events"):
         try:
-            event = Event.from_json(_hide(json.loads(reader.get(path) or b"")))
-        except (ValueError, TypeError, AttributeError):
-            damaged.append(path)
-            continue
-        if not isinstance(event.data, dict) or number({"time": event.time}, "time") is None:
+            event = records.event(_hide(json.loads(reader.get(path) or b"")))
+        except ValueError:
+            event = None
+        if event is None:
             damaged.append(path)
         elif event.kind in known:
             yield event
@@ -204,8 +204,8 @@ def _failures(
         if parts[-1] != "failure.json" or len(parts) != 3 or not parts[1].isdigit():
             continue
         data = _json(reader, path, problems)
-        if data and text(data, "failure_class"):
-            yield int(parts[1]), contract.Failure.from_json({"message": "", **data})
+        if hint := records.hint({"message": "", **data}) if data else None:
+            yield int(parts[1]), hint
 
 
 def _evidence(reader: Reader, paths: Mapping[str, int]) -> Iterator[EvidenceFile]:

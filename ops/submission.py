@@ -15,6 +15,7 @@ from typing import Any
 from steadyray import contract
 from steadyray.contract import EventKind
 
+from ops import records
 from ops.errors import NotFoundError, RefusedError, StoreError, UsageError
 from ops.policy.model import FINAL, Action, PastAction, RunState
 from ops.policy.redaction import SHORTEST_SECRET, names_secret, redact, too_plain
@@ -157,8 +158,8 @@ def find_spec(store: RunStore, name: str) -> RunSpec:
 
 
 def finished_state(store: RunStore) -> RunState | None:
-    data = store.get(contract.RESULT)
-    state = RunState(json.loads(data)["state"]) if data else None
+    result = records.result(store)
+    state = RunState(result["state"]) if result else None
     return state if state in FINAL else None
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from steadyray import contract
 from steadyray.contract import EventKind, FailureClass
 
+from ops import records
 from ops.claims import Claims, asked
 from ops.errors import BadRequestError, ClusterError, RunGoneError, StoreError, UsageError
 from ops.fleet import Fleet
@@ -362,7 +363,7 @@ class Supervisor:
         if self.state is not None and not lifecycle.legal(self.state, state):
             message += f" (unexpected move from {self.state} to {state})"
         self.state = state
-        result = self.record.read(contract.RESULT) or {}
+        result = records.result(self.store) or {}
         snapshot = RunSnapshot(
             run=self.spec.name,
             state=state,

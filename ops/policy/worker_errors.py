@@ -29,7 +29,7 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> tuple[WorkerError, ...
                     int(record["step"]),
                 )
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
     return tuple(found)
 

@@ -255,6 +255,14 @@ class Progress(Record):
         """Scripts of any kind write this file too: what is no number must end neither view nor supervisor."""
         for name, kind, otherwise in _FIGURES:
             object.__setattr__(self, name, _number(getattr(self, name), kind, otherwise))
+        for name, word in (("phase", "train"), ("message", "")):
+            if not isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, word)
+        ranks = self.ranks if isinstance(self.ranks, list) else []
+        metrics = self.metrics if isinstance(self.metrics, dict) else {}
+        figures = {str(k): v for k, v in metrics.items() if isinstance(v, int | float)}
+        object.__setattr__(self, "ranks", [rank for rank in ranks if isinstance(rank, dict)])
+        object.__setattr__(self, "metrics", figures)
 
 
 @dataclass(frozen=True, slots=True)
