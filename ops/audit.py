@@ -6,28 +6,29 @@ Changes nothing. A run that cannot be read is told as a problem and hides no oth
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
 from steadyray import contract
 
-from ops.errors import StoreError
+from ops.errors import StoreError, UsageError
 from ops.policy.audit import Entry, counts, entries
 from ops.policy.events import number
 from ops.report import Reader, read_events
 
 
-def audit(runs: Iterable[tuple[str, Reader]], since: float) -> dict[str, Any]:
+def audit(runs: Iterable[tuple[str, Callable[[], Reader]]], since: float) -> dict[str, Any]:
     """Incidents from `since` on (wall clock seconds), newest first, and how many there were of each kind."""
     found: list[Entry] = []
     problems: list[str] = []
-    for run, reader in runs:
+    for run, opened in runs:
         own: list[str] = []
         try:
+            reader = opened()
             if not _ended_before(reader, since):
                 found += entries(run, read_events(reader, own))
-        except StoreError as error:
+        except (StoreError, UsageError) as error:
             own.append(str(error))
         problems += [f"{run}: {problem}" for problem in own]
     shown = sorted((e for e in found if e.time >= since), key=lambda e: e.time, reverse=True)

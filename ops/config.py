@@ -22,9 +22,16 @@ def runs_root() -> str:
     return os.environ.get("STEADYRAY_RUNS") or str(home() / "runs")
 
 
-def observes() -> bool:
-    """Whether STEADYRAY_MODE makes every supervisor of this machine one that only observes."""
+def check_mode() -> None:
+    """Raises UsageError for a STEADYRAY_MODE that is none; said before a run is made or looked after."""
     said = os.environ.get("STEADYRAY_MODE", "")
     if said not in ("", "act", "observe"):
         raise UsageError(f"STEADYRAY_MODE is {said!r}", hint="set it to observe or act, or unset it")
-    return said == "observe"
+
+
+def observes() -> bool:
+    """Whether STEADYRAY_MODE makes every supervisor of this machine one that only observes.
+
+    A word that is none does too: whoever set it meant to restrain something.
+    """
+    return os.environ.get("STEADYRAY_MODE", "") not in ("", "act")

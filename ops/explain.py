@@ -16,7 +16,7 @@ from steadyray.contract import Event, EventKind, FailureClass
 from ops import records
 from ops.errors import ClusterError, NotFoundError, StoreError
 from ops.policy.events import dicts, integer, number, text
-from ops.policy.model import RunState
+from ops.policy.model import Mode, RunState
 from ops.policy.resubmission import WAITING_PHASES, state_of
 from ops.policy.treatments import TREATMENTS
 from ops.ports import RunStore
@@ -42,8 +42,11 @@ def newest_attempt(store: RunStore) -> int:
     return max((int(m[1]) for m in found if m), default=0)
 
 
-def status(store: RunStore) -> dict[str, Any]:
-    """Stable keys, for people and scripts; from the run directory alone, so it works with no cluster."""
+def status(store: RunStore, *, observes: bool = False) -> dict[str, Any]:
+    """Stable keys, for people and scripts; from the run directory alone, so it works with no cluster.
+
+    `observes`: this machine observes all runs, whatever their own mode is.
+    """
     spec = read_spec(store)
     attempt = newest_attempt(store)
     now = read(store, contract.progress(attempt)) if attempt else {}
@@ -69,7 +72,7 @@ def status(store: RunStore) -> dict[str, Any]:
         "failure_class": result.get("failure_class"),
         "exit_code": result.get("exit_code"),
         "incidents": len(acts),
-        "mode": spec.mode if spec else "",
+        "mode": Mode.OBSERVE if observes else spec.mode if spec else "",
         "cluster": spec.cluster if spec else "",
         "command": " ".join(spec.entrypoint) if spec else "",
         "directory": store.url,
@@ -141,7 +144,7 @@ def nobody(store: RunStore, name: str) -> str:
 
 def incidents(store: RunStore) -> list[dict[str, Any]]:
     """Every incident of the supervisor, in order, joined with its actions."""
-    held = {e.incident: text(e.data, "said") for e in _events(store, "supervisor-withheld-")}
+    held = {e.incident: e for e in _events(store, "supervisor-withheld-")}
     grouped: dict[str, list[Event]] = defaultdict(list)
     for event in _events(store, "supervisor-incident-"):
         grouped[event.writer].append(event)
@@ -149,7 +152,10 @@ def incidents(store: RunStore) -> list[dict[str, Any]]:
     for told in grouped.values():
         opened = next((e for e in told if e.kind == EventKind.INCIDENT_OPENED), None)
         if opened and text(opened.data, "failure_class") in TREATMENTS:
-            found.append({**_incident(opened, told), "withheld": held.get(opened.incident, "")})
+            done = max((e.time for e in told if e.kind == EventKind.ACTION_TAKEN), default=float("-inf"))
+            last = held.get(opened.incident)
+            said = text(last.data, "said") if last and last.time > done else ""
+            found.append({**_incident(opened, told), "withheld": said})
     return sorted(found, key=lambda i: float(i["time"]))
 
 

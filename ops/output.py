@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
@@ -80,6 +81,14 @@ def word(value: Any) -> str:
         nested = any(isinstance(v, list | tuple | Mapping) for v in value)
         return ("\n" if nested else ", ").join(word(v) for v in value) or "-"
     return str(value)
+
+
+def local_time(seconds: float) -> str:
+    """Wall clock seconds as people read them; a record may hold any number."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:g}"
 
 
 def note(message: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping
@@ -33,6 +34,7 @@ ATTEMPT_SEQ = {
 }
 INCIDENT_SEQ = {K.INCIDENT_OPENED: 1, K.EVIDENCE_SAVED: 2, K.ACTION_TAKEN: 2}
 """The k-th action of an incident has number 2 + k."""
+SEQ = re.compile(r"/(\d+)\.json$")
 WITHHELD_TRIES = 5
 """Of a number that other supervisors take as well."""
 
@@ -54,13 +56,7 @@ class Recorder:
     def read(self, path: str) -> dict[str, Any] | None:
         """A JSON record; None if it is not there or not whole yet (not every writer is atomic)."""
         data = self.store.get(path)
-        if data is None:
-            return None
-        try:
-            value = json.loads(data)
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) else None
+        return None if data is None else records.decoded(data)
 
     def create(self, path: str, record: Mapping[str, Any]) -> bool:
         return self.store.create(path, self.encoded(record))
@@ -90,9 +86,10 @@ class Recorder:
         """
         writer = f"supervisor-withheld-{attempt:04d}"
         for _ in range(WITHHELD_TRIES):
-            last = len(self.store.list(f"events/{writer}"))
-            told = (self.read(event(writer, last)) or {}) if last else {}
-            if told.get("data", {}).get("key") == key and float(told["time"]) >= since:
+            numbers = (SEQ.search(path) for path in self.store.list(f"events/{writer}"))
+            last = max((int(m[1]) for m in numbers if m), default=0)
+            told = records.event(self.read(event(writer, last)))
+            if told and told.data.get("key") == key and told.time >= since:
                 return False
             if self._event(K.ACTION_WITHHELD, writer, last + 1, attempt, incident, {"key": key, **data}):
                 return True

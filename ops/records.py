@@ -24,17 +24,17 @@ _EVENT, _FAILURE, _ACT = TypeAdapter(Event), TypeAdapter(Failure), TypeAdapter(P
 
 
 def event(data: Mapping[str, Any] | None) -> Event | None:
-    found = _valid(_EVENT, data)
+    found = valid(_EVENT, data)
     return found if found is not None and number({"time": found.time}, "time") is not None else None
 
 
 def past_action(data: Mapping[str, Any] | None) -> PastAction | None:
-    found = _valid(_ACT, data)
+    found = valid(_ACT, data)
     return found if found is not None and found.action in set(Action) else None
 
 
 def hint(data: Mapping[str, Any] | None) -> Failure | None:
-    found = _valid(_FAILURE, data)
+    found = valid(_FAILURE, data)
     return found if found is not None and found.failure_class in set(FailureClass) else None
 
 
@@ -58,7 +58,16 @@ def result(store: RunStore) -> dict[str, Any] | None:
     return found
 
 
-def _valid(kind: TypeAdapter[T], data: Mapping[str, Any] | None) -> T | None:
+def decoded(data: bytes) -> dict[str, Any] | None:
+    """A JSON object; None for what is none."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def valid(kind: TypeAdapter[T], data: Mapping[str, Any] | None) -> T | None:
     if data is None:
         return None
     try:

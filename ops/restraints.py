@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ops.errors import StoreError
-from ops.fleet import Fleet
+from ops.fleet import Fleet, Open
 from ops.notes import Notes
 from ops.policy import restraint
 from ops.policy.model import Decision, Mode, RunView
@@ -40,7 +40,7 @@ class Restraints:
         self._held, self._free = None, self._notes.gatherer.clock.now()
         return None
 
-    def mark(self, view: RunView, decision: Decision, act: str) -> Decision | None:
+    def mark(self, view: RunView, decision: Decision) -> Decision | None:
         """The same once more, just before the act, and with its mark for the fleet to count."""
         if self._fleet is None or not (restraint.automated(view, decision) and restraint.counted(decision)):
             return None
@@ -55,7 +55,7 @@ class Restraints:
             **self._notes.who(),
         }
         try:
-            opened = self._fleet.mark(f"{gatherer.id(view.attempt)}.{act}", about)
+            opened = self._fleet.mark(gatherer.id(view.attempt), about)
         except StoreError as error:
             self._troubled(error)
             return None
@@ -71,6 +71,8 @@ class Restraints:
             return None
         if self._mode is Mode.OBSERVE:
             return restraint.OBSERVING
+        if not restraint.breakable(decision):
+            return None
         try:
             opened = self._fleet.opened() if self._fleet else None
         except StoreError as error:
@@ -83,9 +85,9 @@ class Restraints:
         said = self._notes.record.clean(str(error))
         self._trouble = f"The fleet's breaker could not be asked ({said}); acts go on without it."
 
-    def _breaker(self, opened: dict[str, object]) -> Cause:
+    def _breaker(self, opened: Open) -> Cause:
         assert self._fleet is not None
-        words = f"The fleet's breaker is open ({opened.get('why', '')})"
+        words = f"The fleet's breaker is open ({opened.why})"
         return Cause(restraint.BREAKER_OPEN, words, f"Close it: {self._fleet.close_command} --why TEXT.")
 
     def _instead(self, view: RunView, decision: Decision, cause: Cause) -> Decision:

@@ -100,7 +100,7 @@ class Supervisor:
         self._last: RunSnapshot | None = None
         self._store_failed: float | None = None
         self._unmade: Unmade | None = None
-        self._kept, self._keeping = 0, False
+        self._keeping = False
 
     def tick(self) -> Tick:
         """Bounded: at most one act. Raises AuthError and what only a person can mend; silence is no error."""
@@ -175,8 +175,7 @@ class Supervisor:
 
     def _keep(self, view: RunView, decision: Decision) -> Decision:
         """Noted before the act and once for all its tries: it is tried each second until a disk has room."""
-        act = f"{self.record.id}-keeper-{self._kept}"
-        if (held := self.restraints.mark(view, decision, act)) is not None:
+        if (held := self.restraints.mark(view, decision)) is not None:
             return held
         decision = self.restraints.with_trouble(decision)
         if not self._keeping:
@@ -184,7 +183,6 @@ class Supervisor:
         self._keeping = True
         self.maker.keep()
         self._keeping = False
-        self._kept += 1
         return decision
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
@@ -196,7 +194,7 @@ class Supervisor:
         if not stops or decision.action is Action.RESUBMIT:
             self.notes.save_evidence(view, decision, incident)
         claim = self.claims.next(view, decision, incident)
-        if (held := self.restraints.mark(view, decision, f"{incident}-{claim.k}")) is not None:
+        if (held := self.restraints.mark(view, decision)) is not None:
             return held
         decision = self.restraints.with_trouble(decision)
         if (instead := self.claims.take(claim, decision)) is not None:

@@ -82,6 +82,14 @@ def open_store(root: str, run: str) -> RunStore:
     return Store(Folder(Path(url)))
 
 
+def open_beside(root: str, name: str) -> RunStore:
+    """The store of what lies beside the runs under `root`; made with the first thing that is written."""
+    url = url_of(root, name)
+    if "://" in root:
+        return open_store(root, name)
+    return Store(Folder(Path(url), make=True))
+
+
 def check(root: str) -> None:
     """Raises UsageError for a URL that is no run storage or carries a credential."""
     try:

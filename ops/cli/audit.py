@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ from ops.adapters import places
 from ops.audit import audit as audit_of
 from ops.cli.report import find
 from ops.errors import UsageError
-from ops.output import Format, note, show
+from ops.output import Format, local_time, note, show
 from ops.ports import RunStore
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -51,16 +53,17 @@ def seconds(word: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def _runs(run: str | None) -> list[tuple[str, RunStore]]:
-    names = [run] if run is not None else places.names()
-    return [(name, find(name)) for name in names]
+def _runs(run: str | None) -> list[tuple[str, Callable[[], RunStore]]]:
+    if run is not None:
+        return [(run, lambda: find(run))]
+    return [(name, partial(places.store, name)) for name in places.names()]
 
 
 def _print(told: dict[str, Any]) -> None:
     if not told["incidents"]:
-        note("nothing went wrong in that time")
+        note("nothing else is known" if told["problems"] else "nothing went wrong in that time")
         return
-    rows = [{**item, "time": _clock(item["time"])} for item in told["incidents"]]
+    rows = [{**item, "time": local_time(item["time"])} for item in told["incidents"]]
     for row in rows:
         row["done"] = "nothing (withheld)" if row["withheld"] else row["done"]
         row["undo"] = row["undo"] or (f"by hand: {row['by_hand']}" if row["by_hand"] else "")
@@ -68,7 +71,3 @@ def _print(told: dict[str, Any]) -> None:
     typer.echo()
     show(told["counts"], Format.TABLE)
     typer.echo(f"{len(rows)} incidents, {told['withheld']} withheld")
-
-
-def _clock(moment: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

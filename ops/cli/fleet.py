@@ -4,18 +4,21 @@ close and open."""
 from __future__ import annotations
 
 import getpass
+import math
 import shlex
 import socket
-import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ops.adapters.clock import SystemClock
-from ops.adapters.run_store import open_store
+from ops.adapters.run_store import open_beside
 from ops.config import runs_root
+from ops.errors import NotFoundError, UsageError
 from ops.fleet import FOLDER, Fleet
-from ops.output import Format, note, show
+from ops.output import Format, local_time, note, show
+from ops.policy.breaker import Limits
 
 app = typer.Typer(no_args_is_help=True, help="The breaker over all runs: look at it, close it, open it.")
 
@@ -30,7 +33,7 @@ Why = Annotated[str, typer.Option("--why", help="For whoever reads it later.")]
 def fleet_of(root: str) -> Fleet:
     """The fleet of the runs under `root`."""
     elsewhere = "" if root == runs_root() else f" --storage {shlex.quote(root)}"
-    return Fleet(lambda: open_store(root, FOLDER), SystemClock(), f"steadyray fleet close{elsewhere}")
+    return Fleet(lambda: open_beside(root, FOLDER), SystemClock(), f"steadyray fleet close{elsewhere}")
 
 
 @app.command()
@@ -50,7 +53,7 @@ def close(why: Why = "", storage: Storage = None, output: Output = Format.TABLE)
     """
     fleet = fleet_of(_root(storage))
     was = fleet.close(_person(), why)
-    note("the breaker is closed; it was open: " + str(was["why"]) if was else "the breaker was not open")
+    note(f"the breaker is closed; it was open: {was.why}" if was else "the breaker was not open")
     if output is not Format.TABLE:
         show(_status(fleet), output)
 
@@ -69,22 +72,45 @@ def open_(why: Why = "opened by a person", storage: Storage = None, output: Outp
         show(_status(fleet), output)
 
 
+@app.command()
+def limit(
+    acts: Annotated[int, typer.Argument(help="Attempts that may be acted on within the window.", min=0)],
+    minutes: Annotated[float, typer.Option(help="Length of the window.", min=0.1)] = 10.0,
+    storage: Storage = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """How much automation may do before the breaker opens, for all supervisors of these runs.
+
+    Choose more than the number of runs that one node or one cluster carries, as all of them are acted on when
+    it is lost. Examples: `steadyray fleet limit 100` and `steadyray fleet limit 40 --minutes 30`.
+    """
+    if not math.isfinite(minutes):
+        raise UsageError(f"--minutes {minutes} is no length of time", hint="for example --minutes 10")
+    fleet = fleet_of(_root(storage))
+    fleet.limit(Limits(acts, minutes * 60))
+    note(f"the breaker opens beyond {acts} attempts in {minutes:g} minutes")
+    if output is not Format.TABLE:
+        show(_status(fleet), output)
+
+
 def _root(storage: str | None) -> str:
+    """Raises NotFoundError for a folder that is not there: nobody's breaker would be opened or closed."""
+    if storage and "://" not in storage and not Path(storage).expanduser().is_dir():
+        raise NotFoundError(f"there is no folder {storage}", hint="name the one in which the runs are kept")
     return (storage or runs_root()).rstrip("/")
 
 
 def _status(fleet: Fleet) -> dict[str, Any]:
-    opened, found = fleet.opened(), fleet.acts()
-    since = opened.get("time") if opened else None
+    opened, found, limits = fleet.opened(), fleet.acts(), fleet.limits()
     return {
         "breaker": "closed" if opened is None else "open",
-        "why": opened.get("why") if opened else None,
-        "since": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(since))) if since else None,
-        "opened_by": opened.get("who") if opened else None,
-        "run": opened.get("run") if opened else None,
+        "why": opened.why if opened else None,
+        "since": local_time(opened.time) if opened and opened.time is not None else None,
+        "opened_by": opened.who or None if opened else None,
+        "run": opened.run or None if opened else None,
         "acts": found.acts,
-        "allowed": fleet.limits.acts,
-        "window_seconds": fleet.limits.window_seconds,
+        "allowed": limits.acts,
+        "window_seconds": limits.window_seconds,
         "close_it": f"{fleet.close_command} --why TEXT" if opened else None,
     }
 

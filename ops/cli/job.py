@@ -30,7 +30,7 @@ from ops.cli.fleet import fleet_of
 from ops.cli.live import LiveView
 from ops.cli.new_run import Options, attach_to, create, reopen
 from ops.cli.report import present
-from ops.config import observes
+from ops.config import check_mode, observes
 from ops.errors import NotFoundError, OpsError, OpsTimeoutError, StoreError
 from ops.orphans import end_jobs
 from ops.output import Format, note, show
@@ -180,6 +180,7 @@ def run(
         storage,
         mode,
     )
+    check_mode()
     run_name = attach_to(words, options) or create(words, options)
     follow(run_name)
 
@@ -220,6 +221,7 @@ def submit(
         storage,
         mode,
     )
+    check_mode()
     run_name = attach_to(words, options) or create(words, options)
     _leave_in_background(run_name)
     note(f"follow it: steadyray job run {run_name}")
@@ -257,7 +259,7 @@ def list_runs(output: Output = Format.TABLE) -> None:
 def status(name: NameArgument, output: Output = Format.TABLE) -> None:
     """Where a run stands. Examples: `steadyray job status digits` and `… digits -o json`."""
     store = _store(name)
-    show(explaining.status(store), output)
+    show(explaining.status(store, observes=observes()), output)
 
 
 @app.command()
@@ -340,6 +342,7 @@ def resume(
     Limits of time begin anew. Examples: `steadyray job resume digits --detach`, and with corrected code
     `steadyray job resume digits --working-dir .`.
     """
+    check_mode()
     _store(name)
     options = Options(
         restart_ok=restart_ok,

@@ -16,6 +16,8 @@ from ops.policy.resubmission import RESUMED
 
 OBSERVES = "Observes"
 BREAKER_OPEN = "BreakerOpen"
+ASKED_FOR = {FailureClass.CANCELLED, FailureClass.DEADLINE_EXCEEDED, FailureClass.CAPACITY_MISSING}
+"""A job ends for these by a person's word: a stop, or a limit of time that was set."""
 VERBS = {
     Action.SUBMIT: "submit",
     Action.RESUBMIT: "resubmit",
@@ -42,13 +44,14 @@ def automated(view: RunView, decision: Decision) -> bool:
     """Whether nobody has asked for it."""
     match decision.action:
         case Action.STOP:
-            verdict = decision.verdict
-            return verdict is None or verdict.failure_class is not FailureClass.CANCELLED
+            return decision.verdict is None or decision.verdict.failure_class not in ASKED_FOR
         case Action.RESUBMIT:
             return decision.reason != RESUMED
         case Action.SUBMIT:
             return view.attempt > 1 and not _asked_for(view)
-        case Action.RECREATE_CLUSTER | Action.RESTART_KEEPER:
+        case Action.RESTART_KEEPER:
+            return not view.stop_requested  # which needs a head that answers
+        case Action.RECREATE_CLUSTER:
             return True
         case _:
             return False
@@ -58,8 +61,15 @@ def _asked_for(view: RunView) -> bool:
     """Whether the attempt that was claimed and not yet submitted is that of a person's resume."""
     before = view.attempt - 1
     return any(
-        a.action == Action.RESUBMIT and a.reason == RESUMED and a.attempt == before for a in view.history
+        (a.action == Action.RESUBMIT and a.reason == RESUMED and a.attempt == before)
+        or (a.action == Action.RESUME and a.attempt == view.attempt)
+        for a in view.history
     )
+
+
+def breakable(decision: Decision) -> bool:
+    """Whether the fleet's breaker holds it back: a submission completes an act that was let through."""
+    return decision.action is not Action.SUBMIT
 
 
 def counted(decision: Decision) -> bool:
@@ -72,9 +82,9 @@ def counted(decision: Decision) -> bool:
 def instead(view: RunView, decision: Decision, cause: Cause, cluster: str) -> Decision:
     """A wait in place of an act. Without the verdict, as nothing is being recovered."""
     hand = by_hand.to_do(decision.action, view.run, cluster)
-    end = f" {cause.end}" if cause.end else ""
-    what = f"would {VERBS[decision.action]} ({decision.reason}): {decision.message}"
-    text = f"{cause.words}: {what}{end} By hand: {hand}."
+    what = f"ould {VERBS[decision.action]} ({decision.reason}): {decision.message}"
+    head = f"{cause.words}. {cause.end} W" if cause.end else f"{cause.words}: w"
+    text = f"{head}{what} By hand: {hand}."
     return Decision(Action.WAIT, cause.reason, text, next="Nothing is done until a person acts.")
 
 

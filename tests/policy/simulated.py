@@ -38,7 +38,7 @@ class World:
     cluster: FakeCluster = field(default_factory=FakeCluster)
     step: int = 0
     mode: Mode = Mode.ACT
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         self.maker = FakeMaker(self.cluster)
@@ -47,7 +47,9 @@ class World:
             budgets=Budgets(wait_seconds=120.0, blind_seconds=120.0), mode=self.mode,
         )  # fmt: skip
         self.beside = MortalStore(main=self.store, url="memory/_fleet")
-        self.fleet = Fleet(lambda: self.beside, self.clock, limits=self.limits)
+        self.fleet = Fleet(lambda: self.beside, self.clock)
+        if self.limits is not None:
+            self.fleet.limit(self.limits)
         create(self.store, self.clock, self.spec, b"zip")
         self.staff = [self.fresh() for _ in range(self.supervisors)]
         self.decisions: list[tuple[int, Any]] = []

@@ -13,7 +13,7 @@ from ops.adapters.fakes import MemoryStore
 from ops.errors import StoreError
 from ops.fleet import Fleet
 from ops.policy.breaker import Limits
-from ops.policy.model import Mode
+from ops.policy.model import Budgets, Mode
 from ops.submission import reopen
 
 RETRIED = ("driver node", "killed", "preempted")
@@ -157,7 +157,7 @@ def test_the_audit_tells_the_same_decision_whether_it_was_done_or_withheld() -> 
     for world in (observing(), begun(World(1))):
         world.happen("driver node", 1)
         later(world, looks=4)
-        [entry] = audit.audit([("r", world.store)], since=0.0)["incidents"]
+        [entry] = audit.audit([("r", lambda store=world.store: store)], since=0.0)["incidents"]
         told.append(entry)
     held, done = told
     assert [e["decided"] for e in told] == ["Resubmit", "Resubmit"]
@@ -180,6 +180,21 @@ def test_every_act_says_who_why_and_how_to_take_it_back() -> None:
     assert act["evidence"]
 
 
+def fleet_of(runs: int, limits: Limits, budgets: Budgets | None = None) -> list[World]:
+    """Runs and clusters of their own, one store of marks."""
+    beside = MortalStore(url="memory/_fleet")
+    worlds = []
+    for n in range(runs):
+        world = World(1, store=MortalStore(url=f"memory/run{n}"))
+        if budgets is not None:
+            world.spec = world.spec.model_copy(update={"budgets": budgets})
+        world.fleet = Fleet(lambda: beside, world.clock)
+        world.staff = [world.fresh()]
+        worlds.append(begun(world))
+    worlds[0].fleet.limit(limits)
+    return worlds
+
+
 # --- the breaker --------------------------------------------------------------------------------------
 def tripped() -> World:
     world = begun(World(1, limits=Limits(acts=0)))
@@ -194,7 +209,7 @@ def test_an_open_breaker_holds_back_what_it_would_charge_until_a_person_closes_i
     [held] = world.data("ActionWithheld")
     assert held["cause"] == "BreakerOpen"
     assert "steadyray fleet close --why TEXT" in held["said"]
-    world.fleet.limits = Limits()
+    world.fleet.limit(Limits())
     assert world.fleet.close("ann", "seen") is not None
     later(world, looks=2)
     assert world.attempt == 2
@@ -222,15 +237,90 @@ def test_preemptions_do_not_count_and_wait_all_the_same_once_it_is_open() -> Non
 
 
 def test_many_runs_that_fail_together_open_it_for_all() -> None:
-    """One store of marks, runs of their own: the acts beyond the limit are not done."""
-    stores = [MortalStore(url=f"memory/run{n}") for n in range(9)]
-    worlds = [begun(World(1, store=store, limits=Limits(acts=5))) for store in stores]
+    """The acts beyond the limit are not done; those before it are done to their end."""
+    worlds = fleet_of(9, Limits(acts=5))
     for world in worlds:
-        world.fleet.open = lambda: worlds[0].beside
         world.happen("driver node", 1)
-    for world in worlds:
-        later(world, looks=2, seconds=0.1)
+    for _ in range(4):  # in step, so that the breaker opens between a claim and its submission
+        for world in worlds:
+            later(world, looks=1, seconds=0.1)
     assert [world.attempt for world in worlds] == [2] * 5 + [1] * 4
+    assert [len(world.cluster.requests) for world in worlds] == [2] * 5 + [1] * 4
+    worlds[0].fleet.limit(Limits(acts=9))
+    worlds[0].fleet.close("ann", "one node, nine runs")
+    for world in worlds:
+        later(world, looks=3, seconds=0.1)
+    assert [len(world.cluster.requests) for world in worlds] == [2] * 9
+
+
+def test_a_limit_that_a_person_set_ends_runs_in_any_number() -> None:
+    worlds = fleet_of(9, Limits(acts=5), Budgets(time_seconds=60.0))
+    for world in worlds:
+        world.clock.sleep(61.0)
+        later(world, looks=3)
+    assert [world.data("RunFinished")[0]["failure_class"] for world in worlds] == ["DeadlineExceeded"] * 9
+
+
+def test_a_cluster_and_its_next_attempt_are_one_loss_and_a_keeper_that_dies_again_too() -> None:
+    world = begun(World(1, limits=Limits(acts=1)))
+    world.happen("gone", 1)
+    later(world, looks=4)
+    assert (world.maker.made, world.attempt) == (1, 2)
+    world = begun(World(1, limits=Limits(acts=1)))
+    for _ in range(5):
+        world.cluster.silent = world.maker.keeper_gone = True
+        later(world, looks=4, seconds=1.0)
+    assert world.maker.kept == 5
+
+
+def test_what_a_person_asks_for_by_stop_and_resume_is_done_whatever_was_begun_before() -> None:
+    """The breaker opens while an attempt is claimed and not submitted; the text says: stop, then resume."""
+    world = begun(World(1))
+    world.happen("killed", 1)
+    while world.attempt == 1:
+        world.look()
+    assert len(world.cluster.requests) == 1
+    world.spec = world.spec.model_copy(update={"mode": Mode.OBSERVE})
+    world.staff = [world.fresh()]
+    later(world, looks=3)
+    assert len(world.cluster.requests) == 1, "withheld"
+    world.happen("stop", 1)
+    later(world, looks=2)
+    reopen(world.store, world.clock, world.spec)
+    world.staff = [world.fresh()]
+    later(world, looks=4)
+    assert len(world.cluster.requests) == 2
+
+
+@pytest.mark.parametrize("how", ["observe", "breaker"])
+def test_a_stop_gets_the_head_that_it_needs(how: str) -> None:
+    world = observing() if how == "observe" else begun(World(1))
+    if how == "breaker":
+        world.fleet.trip("by hand", {})
+    world.cluster.silent = world.maker.keeper_gone = True
+    later(world, looks=3)
+    assert world.maker.kept == 0
+    world.happen("stop", 1)
+    later(world)
+    assert world.maker.kept == 1
+    assert world.kinds().count("RunFinished") == 1
+
+
+def test_what_was_withheld_and_then_done_is_told_as_done() -> None:
+    world = tripped()
+    world.fleet.limit(Limits())
+    world.fleet.close("ann", "seen")
+    later(world, looks=2)
+    [told] = explain.incidents(world.store)
+    assert (told["action"], told["withheld"]) == ("Resubmit", "")
+
+
+def test_a_damaged_note_of_what_was_withheld_ends_nobody() -> None:
+    world = observing()
+    world.store.files["events/supervisor-withheld-0001/00000003.json"] = b'{"kind": "Odd", "data": []}'
+    world.happen("killed", 1)
+    later(world)
+    assert len(world.data("ActionWithheld")) == 1
 
 
 class NoStore(MemoryStore):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +128,14 @@ def test_runs_are_put_together_newest_first_and_a_broken_one_hides_no_other(tmp_
 
     for name, zero in (("old", 1_000_000.0), ("new", 2_000_000.0)):
         write_run(lost(Stream(zero=zero).supervisor(0, "RunCreated", name=name)).events, tmp_path / name)
-    stores = [(name, open_store(str(tmp_path), name)) for name in ("old", "new")]
-    told = audit.audit([("gone", Broken()), *stores], since=0.0)
+    stores = [(name, partial(open_store, str(tmp_path), name)) for name in ("old", "new")]
+
+    def nowhere() -> MemoryStore:
+        raise UsageError("no such kind of URL")
+
+    told = audit.audit([("gone", Broken), ("odd", nowhere), *stores], since=0.0)
     assert [i["run"] for i in told["incidents"]] == ["new", "old"]
-    assert told["problems"] == ["gone: no such disk"]
+    assert told["problems"] == ["gone: no such disk", "odd: no such kind of URL"]
     assert [i["run"] for i in audit.audit(stores, since=1_500_000.0)["incidents"]] == ["new"]
 
 
@@ -149,6 +154,17 @@ def test_the_command_prints_incidents_and_counts_and_has_data_for_programs(
     assert "1 incidents, 1 withheld" in capsys.readouterr().out
     assert cli.run(["audit", "--since", "30m"]) == 0
     assert "nothing went wrong" in capsys.readouterr().err
+    far = tmp_path / "runs" / "r" / "events" / "driver-0001-x" / "00000099.json"
+    far.parent.mkdir(parents=True, exist_ok=True)
+    far.write_text(
+        json.dumps({"time": 1e300, "kind": "ActionTaken", "writer": "x", "seq": 99, "incident": "i"})
+    )
+    assert cli.run(["audit"]) == 0
+    (tmp_path / "storage").mkdir()
+    (tmp_path / "storage" / "odd.json").write_text('{"storage": "ftp://nowhere"}')
+    assert cli.run(["audit", "--since", "1s"]) == 0
+    assert "odd: " in (told := capsys.readouterr().err)
+    assert "nothing went wrong" not in told
 
 
 @pytest.mark.parametrize(("word", "value"), [("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 604800)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from ops.adapters.run_store import open_store, run_names
 from ops.cli.fleet import fleet_of
 from ops.cli.new_run import Options
 from ops.config import observes, runs_root
-from ops.errors import UsageError
 from ops.policy.model import Mode
 from ops.spec import RunSpec
 
@@ -59,29 +59,58 @@ def test_acts_of_all_runs_are_counted_and_the_folder_is_no_run(capsys: pytest.Ca
     assert run_names(runs_root()) == []
 
 
-def test_a_folder_that_was_removed_is_made_again(home: Path) -> None:
+def test_looking_makes_no_folder_and_marking_does(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed(capsys, "status")["breaker"] == "closed"
+    assert typed(capsys, "close")["breaker"] == "closed"
+    assert not (home / "runs").exists()
     fleet = fleet_of(runs_root())
-    assert fleet.opened() is None
-    for path in (home / "runs/_fleet").iterdir():
-        path.unlink()
-    (home / "runs/_fleet").rmdir()
     assert fleet.mark("r", {}) is None
+    shutil.rmtree(home / "runs/_fleet")
+    assert fleet.mark("r", {}) is None
+    assert fleet.acts().acts == 1
+
+
+def test_a_storage_that_is_not_there_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["fleet", "open", "--storage", str(home / "typo")]) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert not (home / "typo").exists()
+
+
+def test_the_limit_is_that_of_all_supervisors(capsys: pytest.CaptureFixture[str]) -> None:
+    told = typed(capsys, "limit", "100", "--minutes", "30")
+    assert (told["allowed"], told["window_seconds"]) == (100, 1800.0)
+    assert cli.run(["fleet", "limit", "5", "--minutes", "inf"]) == 2
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"time": 1e300, "why": []}', '{"time": "x", "why": "y"}'])
+def test_a_damaged_breaker_is_shown_and_closed(
+    content: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(capsys, "open")
+    (home / "runs/_fleet/breaker.json").write_text(content)
+    assert typed(capsys, "status")["breaker"] == "open"
+    assert typed(capsys, "close")["breaker"] == "closed"
 
 
 def test_the_hint_names_a_storage_that_is_not_the_default(home: Path) -> None:
     assert fleet_of("s3://runs/team").close_command == "steadyray fleet close --storage s3://runs/team"
 
 
-@pytest.mark.parametrize(("said", "told"), [("observe", True), ("act", False), ("", False)])
+@pytest.mark.parametrize(
+    ("said", "told"), [("observe", True), ("act", False), ("", False), ("Observe", True)]
+)
 def test_a_machine_may_only_observe(monkeypatch: pytest.MonkeyPatch, said: str, told: bool) -> None:
     monkeypatch.setenv("STEADYRAY_MODE", said)
     assert observes() is told
 
 
-def test_a_mode_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_that_is_none_is_refused_before_a_run_is_made(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("STEADYRAY_MODE", "Observe")
-    with pytest.raises(UsageError):
-        observes()
+    assert cli.run(["job", "run", "--", "python", "x.py"]) == 2
+    assert "STEADYRAY_MODE is 'Observe'" in capsys.readouterr().err
+    assert run_names(runs_root()) == []
 
 
 def test_the_mode_is_stored_with_the_run_and_stays_unless_it_is_said_anew() -> None:
