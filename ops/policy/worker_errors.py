@@ -16,7 +16,7 @@ from ops.policy.failure_rules import CASCADE
 from ops.policy.model import WorkerError
 
 
-def from_records(records: Iterable[Mapping[str, Any]]) -> tuple[WorkerError, ...]:
+def from_records(records: Iterable[Any]) -> tuple[WorkerError, ...]:
     """Passes over what is no such record: the file is written by a process of the job."""
     found = []
     for record in records:

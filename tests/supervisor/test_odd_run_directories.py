@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -266,3 +267,8 @@ def test_every_command_that_tells_of_a_run_passes_over_records_of_wrong_types(de
         answer = desk.run(*words, seconds=60)
         assert answer.returncode == 0, (words, answer.stderr)
         assert "odd" in answer.stdout
+
+
+def test_a_stop_is_noted_over_a_damaged_request(desk: Desk) -> None:
+    desk.run("job", "stop", "odd", seconds=60)  # there is no cluster to carry it out
+    assert isinstance(json.loads((desk.directory("odd") / contract.STOP_REQUEST).read_text()), dict)
