@@ -7,6 +7,7 @@ out; 5 not authorised by the cluster; 70 bug (a report file is written); 130 int
 from __future__ import annotations
 
 import errno
+import io
 import os
 import platform
 import shlex
@@ -73,6 +74,8 @@ def root(
 
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the command; never returns."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # scripts' words may have no UTF-8; stderr is so already
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(argv))
 
 

@@ -308,7 +308,8 @@ def stop(name: NameArgument, cluster: Cluster = "local") -> None:
     if (state := submission.finished_state(store)) is not None:
         note(f"run {name} is already finished ({state})")
         return
-    Recorder(store, SystemClock()).create(contract.STOP_REQUEST, {"time": SystemClock().now()})
+    # put, as a damaged request that stands there is none to the supervisor, and would never be carried out
+    Recorder(store, SystemClock()).put(contract.STOP_REQUEST, {"time": SystemClock().now()})
     last, supervisor = "", _supervisor(name, store)
     deadline = supervisor.clock.monotonic() + STOP_PATIENCE_SECONDS
     for tick in ticks(supervisor):

@@ -77,7 +77,8 @@ def write_page(found: Report, url: str, html: Path | None = None) -> Path:
     page = (html or beside).absolute()
     try:
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(render_page(found), encoding="utf-8")
+        # a lone surrogate in a script's words has no UTF-8
+        page.write_text(render_page(found), encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StoreError(
             f"The report could not be written to {page}: {error.strerror}.",

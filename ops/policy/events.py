@@ -23,9 +23,12 @@ than that after its attempt was declared ended was cut off and still alive: that
 
 def number(data: Mapping[str, Any], key: str) -> float | None:
     value = data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value)
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # JSON's integers have no end
+        return None
 
 
 def integer(data: Mapping[str, Any], key: str) -> int | None:

@@ -11,26 +11,22 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ops.policy.events import integer, number, text
 from ops.policy.failure_rules import CASCADE
 from ops.policy.model import WorkerError
 
 
-def from_records(records: Iterable[Mapping[str, Any]]) -> tuple[WorkerError, ...]:
+def from_records(records: Iterable[Any]) -> tuple[WorkerError, ...]:
     """Passes over what is no such record: the file is written by a process of the job."""
     found = []
     for record in records:
-        try:
-            found.append(
-                WorkerError(
-                    float(record["time"]),
-                    int(record["rank"]),
-                    str(record["kind"]),
-                    str(record["message"]),
-                    int(record["step"]),
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
+        if not isinstance(record, Mapping):
             continue
+        time, rank, step = number(record, "time"), integer(record, "rank"), integer(record, "step")
+        kind, message = text(record, "kind"), record.get("message")
+        # two of no kind would be taken for one that came again, and end the job
+        if kind and isinstance(message, str) and time is not None and rank is not None and step is not None:
+            found.append(WorkerError(time, rank, kind, message, step))
     return tuple(found)
 
 

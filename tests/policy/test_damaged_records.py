@@ -96,3 +96,19 @@ def test_a_result_that_cannot_be_read_is_named_and_mended_by_removing_it(content
         world.fresh().tick()
     world.store.delete(contract.RESULT)
     assert world.finish()["state"] == "Succeeded"
+
+
+HUGE = 10**400
+"""JSON's integers have no end; a float has one."""
+
+
+@pytest.mark.parametrize("place", ["progress", "rank", "exceptions", "driver's event"])
+def test_a_number_beyond_all_floats_is_none(place: str) -> None:
+    world = begun()
+    record = dict.fromkeys(KEYS, HUGE) | {"exceptions": [dict.fromkeys(KEYS, HUGE)]}
+    if place == "rank":
+        del world.store.files[contract.progress(1)]  # it would be believed first
+    world.store.files[PLACES[place]] = json.dumps(record).encode()
+    world.look()
+    told(world)
+    assert world.job_runs()

@@ -67,3 +67,12 @@ RECORDS = st.dictionaries(
 @given(st.lists(RECORDS, max_size=4))
 def test_whatever_the_job_has_written_is_read_without_an_error(records: list[dict[str, Any]]) -> None:
     in_vain(from_records(records))
+
+
+@pytest.mark.parametrize(
+    "odd", [{"kind": None}, {"kind": []}, {"message": None}, {"time": "1"}, {"step": True}]
+)
+def test_what_is_no_such_record_is_no_bug_that_came_back(odd: dict[str, Any]) -> None:
+    told = [{"time": t, "rank": 0, "kind": "ValueError", "message": "bad", "step": 9} for t in (1.0, 2.0)]
+    assert in_vain(from_records(told)) is not None
+    assert in_vain(from_records([record | odd for record in told])) is None

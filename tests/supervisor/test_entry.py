@@ -120,3 +120,11 @@ def test_a_lineage_that_was_given_up_is_not_resumed(tmp_path: Path) -> None:
     found = wrapper.newest_checkpoint(tmp_path)
     assert found is not None
     assert found.name == "0000000060-0002-0001"
+
+
+@pytest.mark.parametrize("odd", [b"null", b"[]", b'{"pid": null}', b'{"pid": 1e999}', b"[" * 100_000])
+def test_a_damaged_mark_of_an_earlier_attempt_keeps_none_from_its_start(tmp_path: Path, odd: bytes) -> None:
+    mark = tmp_path / "attempts/0001/started.json"
+    mark.parent.mkdir(parents=True)
+    mark.write_bytes(odd)
+    wrapper.end_leftovers(tmp_path, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from steadyray import contract
 
+from conftest import Desk
 from ops import submission
 from ops.adapters.fakes import FakeClock, FakeCluster, FakeMaker
 from ops.adapters.run_store import open_store
@@ -229,3 +231,44 @@ def test_every_operation_says_that_the_directory_is_gone_and_none_makes_it_again
         with pytest.raises(StoreError, match="run run has lost its directory"):
             operation()
     assert not Path(store.url).exists()
+
+
+SAID = '"step": 3, "message": "\\ud800"'
+WRONG = {
+    "attempts/0001/lease.json": '{"submission_id": 7}',
+    "attempts/0001/started.json": '{"pid": null}',
+    "attempts/0001/progress.json": "{"
+    + SAID
+    + ', "loss": "x", "ranks": 1, "metrics": [], "total_steps": {}}',
+    "attempts/0001/failure.json": '{"failure_class": 1, "message": []}',
+    "attempts/0001/exceptions.json": '{"exceptions": [null, {"kind": null}]}',
+    "actions/x.json": '{"attempt": "one"}',
+    "supervisor.json": '{"host": 1, "pid": []}',
+    "stop.json": "[]",
+    "events/supervisor-x/00000001.json": '{"kind": "Waiting", "time": null, "data": 1}',
+    "events/driver-0001-x/00000001.json": '{"kind": "GenerationStarted", "data": {"ranks": 5}}',
+}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path, tmp_path / "home", "none")
+    spec = RunSpec(name="odd", entrypoint=("python", "t.py"), code_hash="c0", created=1.0, cluster="none")
+    store = open_store(str(made.home / "runs"), "odd")
+    assert submission.create(store, FakeClock(), spec, b"zip")
+    for path, content in WRONG.items():
+        store.put(path, content.encode())
+    yield made
+    made.close()
+
+
+def test_every_command_that_tells_of_a_run_passes_over_records_of_wrong_types(desk: Desk) -> None:
+    for words in (("job", "status", "odd"), ("job", "list"), ("job", "explain", "odd"), ("report", "odd")):
+        answer = desk.run(*words, seconds=60)
+        assert answer.returncode == 0, (words, answer.stderr)
+        assert "odd" in answer.stdout
+
+
+def test_a_stop_is_noted_over_a_damaged_request(desk: Desk) -> None:
+    desk.run("job", "stop", "odd", seconds=60)  # there is no cluster to carry it out
+    assert isinstance(json.loads((desk.directory("odd") / contract.STOP_REQUEST).read_text()), dict)

@@ -141,7 +141,8 @@ def end_leftovers(run_dir: Path, attempt: int) -> None:
 
 
 def end_leftover(attempt: str, started: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    # scripts may write there too, and what makes no sense must not keep this attempt from its start
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         old = json.loads(started)
         pid = int(old["pid"])
         same = old["boot"] == boot_id() and old["process_start"] == process_start(pid) != ""
@@ -173,7 +174,7 @@ def complete(folder: Path) -> bool:
         manifest = json.loads((folder / contract.MANIFEST).read_text())
         files = manifest["files"]
         return bool(files) and all((folder / f).stat().st_size == files[f]["bytes"] for f in files)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
