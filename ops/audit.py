@@ -5,13 +5,13 @@ Changes nothing. A run that cannot be read is told as a problem and hides no oth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
 from steadyray import contract
 
+from ops import records
 from ops.errors import StoreError, UsageError
 from ops.policy.audit import Entry, counts, entries
 from ops.policy.events import number
@@ -43,9 +43,5 @@ def audit(runs: Iterable[tuple[str, Callable[[], Reader]]], since: float) -> dic
 
 def _ended_before(reader: Reader, since: float) -> bool:
     """From the result alone, so that runs of last year cost one read each."""
-    try:
-        result = json.loads(reader.get(contract.RESULT) or b"{}")
-    except ValueError:
-        return False
-    time = number(result, "time") if isinstance(result, dict) else None
+    time = number(records.decoded(reader.get(contract.RESULT) or b"") or {}, "time")
     return time is not None and time < since

@@ -3,7 +3,6 @@ rule, decision and what happens next. Called by `steadyray job status | list | l
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import defaultdict
@@ -29,12 +28,7 @@ SUMMARY = ("name", "state", "attempt", "step", "cluster", "message")
 
 
 def read(store: RunStore, path: str) -> dict[str, Any]:
-    data = store.get(path)
-    try:
-        value = json.loads(data) if data else {}
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return records.decoded(store.get(path) or b"") or {}
 
 
 def newest_attempt(store: RunStore) -> int:

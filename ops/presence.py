@@ -6,12 +6,12 @@ supervisors may look after a run, and acts are claimed elsewhere.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 
 import psutil
 
+from ops import records
 from ops.ports import RunStore
 from ops.record import Recorder
 
@@ -41,7 +41,7 @@ class Presence:
 def is_looked_after(store: RunStore, now: float) -> bool:
     """On this machine from the process itself, which tells at once; elsewhere from the mark's age."""
     try:
-        mark = json.loads(store.get(MARK) or b"null")
+        mark = records.decoded(store.get(MARK) or b"") or {}
         host, pid, written = str(mark["host"]), int(mark["pid"]), float(mark["time"])
     except (TypeError, ValueError, KeyError, OverflowError):
         return False

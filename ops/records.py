@@ -7,6 +7,7 @@ person, since a run without one would go on.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -25,12 +26,12 @@ _EVENT, _FAILURE, _ACT = TypeAdapter(Event), TypeAdapter(Failure), TypeAdapter(P
 
 def event(data: Mapping[str, Any] | None) -> Event | None:
     found = valid(_EVENT, data)
-    return found if found is not None and number({"time": found.time}, "time") is not None else None
+    return found if found is not None and math.isfinite(found.time) else None
 
 
 def past_action(data: Mapping[str, Any] | None) -> PastAction | None:
     found = valid(_ACT, data)
-    return found if found is not None and found.action in set(Action) else None
+    return found if found is not None and found.action in set(Action) and math.isfinite(found.time) else None
 
 
 def hint(data: Mapping[str, Any] | None) -> Failure | None:
@@ -39,7 +40,7 @@ def hint(data: Mapping[str, Any] | None) -> Failure | None:
 
 
 def progress(data: Mapping[str, Any] | None) -> Progress | None:
-    return Progress.from_json(dict(data)) if data and "step" in data else None
+    return Progress.from_json(dict(data)) if data and number(data, "step") is not None else None
 
 
 def result(store: RunStore) -> dict[str, Any] | None:
@@ -50,7 +51,7 @@ def result(store: RunStore) -> dict[str, Any] | None:
     try:
         found = dict(json.loads(data))
         RunState(found["state"]), int(found.get("attempt") or 0)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise StoreError(
             f"{store.url}/{contract.RESULT} is damaged: {type(error).__name__}: {error}",
             hint="remove that file; the run's supervisor then judges its end anew",
@@ -59,10 +60,10 @@ def result(store: RunStore) -> dict[str, Any] | None:
 
 
 def decoded(data: bytes) -> dict[str, Any] | None:
-    """A JSON object; None for what is none."""
+    """A JSON object; None for what is none, or is nested beyond reason."""
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -150,10 +150,7 @@ def read_events(reader: Reader, problems: list[str]) -> Iterator[Event]:
     known = {kind.value for kind in EventKind}
     damaged = []
     for path in _files(reader, "events"):
-        try:
-            event = records.event(_hide(json.loads(reader.get(path) or b"")))
-        except ValueError:
-            event = None
+        event = records.event(_record(reader.get(path) or b""))
         if event is None:
             damaged.append(path)
         elif event.kind in known:
@@ -171,12 +168,18 @@ def _json(reader: Reader, path: str, problems: list[str], *, needed: bool = True
         if needed:
             problems.append(f"{path} is missing.")
         return None
-    try:
-        data = json.loads(content)
-    except ValueError:
+    data = _record(content)
+    if data is None:
         problems.append(f"{path} is damaged or cut off.")
+    return data
+
+
+def _record(content: bytes) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] | None = _hide(records.decoded(content))
+    except RecursionError:  # nested less than JSON's reader can bear, and more than we can
         return None
-    return _hide(data) if isinstance(data, dict) else None
+    return found
 
 
 def _hide(value: Any) -> Any:

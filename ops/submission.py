@@ -143,7 +143,7 @@ def read_spec(store: RunStore) -> RunSpec | None:
         return None
     try:
         return RunSpec.model_validate(json.loads(data))
-    except ValueError as error:  # pydantic's and json's errors are ValueErrors
+    except (ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
         why = str(error).splitlines()[0]
         raise StoreError(
             f"{store.url}/{contract.SPEC} is damaged: {why}",

@@ -63,6 +63,34 @@ def told(world: World) -> None:
     render_page(found)
 
 
+@pytest.mark.parametrize("depth", [300, 600, 100_000])
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_a_record_that_is_nested_beyond_reason_is_none(place: str, depth: int) -> None:
+    world = begun()
+    world.store.files[PLACES[place]] = b'{"step": 1, "data": ' + b"[" * depth + b"]" * depth + b"}"
+    world.look()
+    told(world)
+    assert world.job_runs()
+
+
+@pytest.mark.parametrize("time", ["NaN", "Infinity"])
+def test_a_resume_of_no_time_resets_nothing(time: str) -> None:
+    world = begun()
+    act = {
+        "incident": "resume-0001",
+        "k": 1,
+        "attempt": 0,
+        "action": "Resume",
+        "failure_class": "",
+        "time": 0,
+    }
+    content = json.dumps({**act, "charged": False, "best_step": 0}).replace('"time": 0', f'"time": {time}')
+    world.store.files["actions/resume-0001-1.json"] = content.encode()
+    view, _ = world.staff[0].explain()
+    assert view.run_seconds > 0
+    assert [a.action for a in view.history] == []
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(PLACES)), RECORDS)
 def test_a_record_that_makes_no_sense_ends_nobody_and_leads_to_no_act(place: str, content: Any) -> None:

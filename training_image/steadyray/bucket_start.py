@@ -36,6 +36,6 @@ def newest(url: str) -> str:
             files = json.loads(storage.get(f"{folder}/{contract.MANIFEST}") or b"")["files"]
             if files and all(sizes.get(f"{folder}/{f}") == files[f]["bytes"] for f in files):
                 return inside(url, folder)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return ""
