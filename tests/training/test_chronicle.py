@@ -55,3 +55,20 @@ def test_no_recovery_is_detected_or_over_before_it_happened_whatever_the_clocks_
     assert writer.events[EventKind.RECOVERED]["seconds_detection"] >= 0
     assert writer.events[EventKind.RECOVERED]["seconds_total"] >= 0
     assert writer.events[EventKind.HANG_SUSPECTED]["waited_seconds"] >= 0
+
+
+def test_a_group_that_grows_back_before_its_first_new_step_was_reloaded_all_the_same() -> None:
+    """As on a slow machine: the checkpoint of step 4 is loaded, and a rank comes back at step 6 of 9."""
+    writer = Written()
+    chronicle = Chronicle(writer)
+    handles = {id: Handle(id) for id in RANKS}
+    losses = tuple(Loss(id, FailureClass.WORKER_CRASH, "gone") for id in RANKS)
+    chronicle.take(finished(9, time.time()), RANKS, 1)
+    chronicle.breaks(Break(losses, "both are lost"), handles, RANKS, 9)
+    chronicle.regroups(Regroup(("a",), None, (), Depth.RELOAD, 4), [handles["a"]], 2, 9, 0)
+    chronicle.regroups(Regroup(RANKS, 0, (1,), Depth.HOT, 6), list(handles.values()), 3, 9, 0)
+    chronicle.take(finished(10, time.time()), RANKS, 3)
+    chronicle.first_new_step(10)
+    writer.close()
+    told = writer.events[EventKind.RECOVERED]
+    assert (told["depth"], told["from_step"], told["steps_redone"]) == (Depth.RELOAD, 4, 5)

@@ -32,6 +32,14 @@ class Incident:
     depth: contract.Depth = contract.Depth.HOT
     message: str = ""
 
+    def regrouped(self, answer: Regroup) -> None:
+        """The deepest tells: a group that was reloaded may grow back before it has made up for its loss."""
+        if self.from_step is None:
+            self.from_step, self.depth = answer.from_step, answer.depth
+            return
+        self.from_step = min(self.from_step, answer.from_step)
+        self.depth = max(self.depth, answer.depth, key=list(contract.Depth).index)
+
 
 class Chronicle:
     def __init__(self, writer: RunWriter) -> None:
@@ -208,7 +216,7 @@ class Chronicle:
         self._generation, self._world_size = generation, len(handles)
         self.generation_from = answer.from_step if answer.source is not None else 0
         if self._incident is not None:
-            self._incident.from_step, self._incident.depth = answer.from_step, answer.depth
+            self._incident.regrouped(answer)
             # The last reports of the old generation came in only while it was being left.
             self._incident.last_step = max(self._incident.last_step, last_step)
             self._incident.last_step_time = self._last_step_time
