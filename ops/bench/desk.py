@@ -125,7 +125,11 @@ class Training:
 
     def progress(self) -> dict[str, Any]:
         """What this library's driver reports; empty for a peer."""
-        for path in sorted(self.folder.glob("**/attempts/*/progress.json"), reverse=True)[:1]:
+        # not `glob`, which fails where a checkpoint is pruned while it descends
+        found = [
+            Path(at, "progress.json") for at, _, files in os.walk(self.folder) if "progress.json" in files
+        ]
+        for path in sorted(p for p in found if p.parent.parent.name == "attempts")[-1:]:
             with contextlib.suppress(OSError, ValueError):
                 return dict(json.loads(path.read_text()))
         return {}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from ops.adapters.local_cluster import ClusterConnection
 from ops.bench import plan
+from ops.bench.desk import Training
 from ops.bench.page import render_page, spread, whole
 from ops.bench.quick import SHARES, section_deadline
 from ops.bench.results import BROKEN, MEASURED, NEVER, OVER, RECOVERED, Results, Row
@@ -195,3 +200,22 @@ def test_ratios_are_judged_by_their_direction() -> None:
 
 def test_a_page_without_results_says_so() -> None:
     assert "not measured" in page([])
+
+
+def test_progress_is_the_newest_attempts_and_a_folder_that_goes_meanwhile_ends_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are pruned while the benchmark looks for the file beside them."""
+    for name in ("attempts/0001", "attempts/0002", "attempts/0002/evidence", "checkpoints/1"):
+        (tmp_path / "runs/r" / name).mkdir(parents=True)
+        (tmp_path / "runs/r" / name / "progress.json").write_text(f'{{"step": "{name}"}}')
+    scandir = os.scandir
+
+    def prune_first(path: str) -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "checkpoints":
+            Path(path).rename(tmp_path / "gone")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", prune_first)
+    training = Training(tmp_path, cast(ClusterConnection, None), "r")
+    assert training.progress() == {"step": "attempts/0002"}
