@@ -119,7 +119,7 @@ class Notes:
 
     def withheld(self, view: RunView, decision: Decision, said: Decision, key: str, since: float) -> None:
         """What would have been done. The loss of an attempt is a fact all the same, and noted as one."""
-        incident = str(decision.details.get("incident") or incident_id(view.attempt))
+        incident = incident_of(view, decision)
         ended = view.job is not None and view.job.status.ended
         if ended or view.cluster_gone:
             self.save_evidence(view, decision, incident)
@@ -189,6 +189,11 @@ class Notes:
 def incident_id(attempt: int) -> str:
     """One incident ends an attempt, so its number is fixed and two supervisors mean the same one."""
     return f"s{attempt:04d}-1"
+
+
+def incident_of(view: RunView, decision: Decision) -> str:
+    """The one that a decision belongs to: its own, as that of a resume, or the end of the attempt."""
+    return str(decision.details.get("incident") or incident_id(view.attempt))
 
 
 def _facts(verdict: Verdict | None) -> list[dict[str, Any]]:

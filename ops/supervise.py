@@ -20,7 +20,7 @@ from ops.claims import Claims, asked
 from ops.errors import BadRequestError, ClusterError, RunGoneError, StoreError, UsageError
 from ops.fleet import Fleet
 from ops.gather import Gatherer
-from ops.notes import Notes, incident_id
+from ops.notes import Notes, incident_id, incident_of
 from ops.outages import Outages
 from ops.packing import ENTRY_FOLDER
 from ops.policy import lifecycle
@@ -187,7 +187,7 @@ class Supervisor:
 
     def _claimed(self, view: RunView, decision: Decision) -> Decision:
         """Evidence, then the claim, then its event, then the act, then its completion."""
-        incident = str(decision.details.get("incident") or incident_id(view.attempt))
+        incident = incident_of(view, decision)
         stops = asked(view, Action.STOP)
         if decision.action is Action.STOP and stops:
             return self._stop_again(view, decision)
